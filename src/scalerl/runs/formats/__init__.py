@@ -1,0 +1,1 @@
+"""One file a format; each has `matches(path, head)` and `read(path) -> Table`."""

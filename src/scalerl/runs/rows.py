@@ -1,0 +1,177 @@
+"""`RowCollector`: turns rows (dicts, any keys in any row) into the columns of a `Table`, fast and in bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.runs.table import FloatArray, Table, TextColumn, count
+
+LONGEST_TEXT = 300  # longer strings are prompts and completions, not labels
+MISSING_WORDS = frozenset({"", "nan", "null", "none", "n/a", "na", "-", "--", "nil", "undefined", "missing"})
+_MOST_COLUMNS = 20_000
+Index = slice | NDArray[np.intp]
+Row = Mapping[str, Any]
+
+
+class RowCollector:
+    """Collects rows block by block.
+
+    Rows of one block that have the same keys in the same order are turned into arrays together; this is what
+    reads a million rows in a second or two. Nested objects are flattened with `/`; lists of numbers become their mean.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._numbers: dict[str, list[tuple[Index, FloatArray]]] = {}
+        self._texts: dict[str, dict[int, str]] = {}
+        self._long: set[str] = set()
+        self._lists: set[str] = set()
+        self._shared: dict[str, str] = {}
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Append rows."""
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for i, keys in enumerate(map(tuple, rows)):
+            if keys in groups:
+                groups[keys].append(i)
+            else:
+                groups[keys] = [i]
+        for keys, members in groups.items():
+            whole = len(members) == len(rows)
+            index: Index = slice(self.count, self.count + len(rows)) if whole else np.array(members) + self.count
+            chosen = rows if whole else [rows[i] for i in members]
+            for key, values in zip(keys, zip(*[row.values() for row in chosen], strict=True), strict=True):
+                self._add_values(str(key), values, index)
+        self.count += len(rows)
+
+    def table(self, format: str, notes: list[str]) -> Table:
+        """All rows as a table; the collector is empty afterwards."""
+        columns: dict[str, FloatArray] = {}
+        for name in list(self._numbers):
+            column = np.full(self.count, np.nan)
+            for index, values in self._numbers.pop(name):
+                known = ~np.isnan(values)
+                if known.all():
+                    column[index] = values
+                else:  # a key that came twice in one row (flat and nested) keeps the value that is there
+                    column[index] = np.where(known, values, column[index])
+            columns[name] = column
+        text: dict[str, TextColumn] = {}
+        for name, cells in self._texts.items():
+            numeric = int(np.count_nonzero(~np.isnan(columns[name]))) if name in columns else 0
+            if numeric >= len(cells) and numeric:
+                example = next(iter(cells.values()))
+                notes.append(f"{count(len(cells), 'cell')} of {name!r} not a number ({example!r}): read as missing.")
+                continue
+            text[name] = [cells.get(i, "") for i in range(self.count)]
+            if numeric:
+                whole = columns.pop(name)
+                text[name] = [t or ("" if math.isnan(v) else f"{v:g}") for t, v in zip(text[name], whole, strict=True)]
+            elif name in columns:
+                del columns[name]
+        if self._long:
+            notes.append(f"Long texts were left out: {', '.join(sorted(self._long)[:5])}.")
+        if self._lists:
+            notes.append(f"Lists of numbers were averaged in each row: {', '.join(sorted(self._lists)[:5])}.")
+        return Table(columns, text, notes, format)
+
+    def _add_values(self, key: str, values: Sequence[Any], index: Index) -> None:
+        try:
+            numbers = np.array(values, dtype=np.float64)  # takes None, bools and quoted numbers as well
+        except (TypeError, ValueError, OverflowError):
+            self._add_mixed(key, values, index)
+            return
+        if numbers.ndim != 1:
+            self._add_mixed(key, values, index)
+        else:
+            self._put(key, index, numbers)
+
+    def _put(self, key: str, index: Index, numbers: FloatArray) -> None:
+        if key in self._numbers:
+            self._numbers[key].append((index, numbers))
+        elif len(self._numbers) < _MOST_COLUMNS:
+            self._numbers[key] = [(index, numbers)]
+
+    def _add_mixed(self, key: str, values: Sequence[Any], index: Index) -> None:
+        """One key whose values are not all numbers: texts, nested objects, lists."""
+        rows = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+        nested = [i for i, v in enumerate(values) if isinstance(v, Mapping)]
+        if nested:
+            self._add_nested(key, [values[i] for i in nested], rows[nested])
+        numbers = np.full(len(values), np.nan)
+        for i, value in enumerate(values):
+            if isinstance(value, Mapping):
+                continue
+            if isinstance(value, str):
+                numbers[i] = self._number_or_text(key, value, int(rows[i]))
+            elif isinstance(value, list | tuple):
+                numbers[i] = self._list_mean(key, value)
+            else:
+                numbers[i] = to_float(value)
+        if len(nested) < len(values):
+            self._put(key, rows, numbers)
+
+    def _add_nested(self, key: str, objects: Sequence[Row], rows: NDArray[np.intp]) -> None:
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for i, item in enumerate(objects):
+            groups.setdefault(tuple(item), []).append(i)
+        for keys, members in groups.items():
+            for inner, values in zip(keys, zip(*[objects[i].values() for i in members], strict=True), strict=True):
+                self._add_values(f"{key}/{inner}", values, rows[members])
+
+    def _number_or_text(self, key: str, value: str, row: int) -> float:
+        number = parse_number(value)
+        if number is not None:
+            return number
+        if len(value) > LONGEST_TEXT:
+            self._long.add(key)
+        else:
+            self._texts.setdefault(key, {})[row] = self._shared.setdefault(value, value)
+        return math.nan
+
+    def _list_mean(self, key: str, values: Sequence[Any]) -> float:
+        numbers = [to_float(v) for v in values if not isinstance(v, str | list | tuple | Mapping)]
+        if not numbers or len(numbers) != len(values):
+            return math.nan
+        self._lists.add(key)
+        return float(np.mean(numbers))
+
+
+def to_float(value: Any) -> float:
+    """A JSON scalar as a float; NaN for what has none; an integer beyond the range of floats is infinite."""
+    if value is None:
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def parse_number(cell: str) -> float | None:
+    """A cell of text as a number: `0.5`, ` 1e-3 `, `62.5%` (a fraction), `1,234`, NaN for a word of absence, else None."""
+    word = cell.strip()
+    try:
+        return float(word) if "_" not in word else None
+    except ValueError:
+        pass
+    if word.lower() in MISSING_WORDS:
+        return math.nan
+    if word.endswith("%"):
+        share = parse_number(word[:-1])
+        return None if share is None or math.isnan(share) else share / 100
+    if "," in word:
+        head, *groups = word.split(",")
+        tail = groups[-1].partition(".")[0]
+        if all(len(g) == 3 and g.isdigit() for g in [*groups[:-1], tail]) and head.lstrip("+-").isdigit():
+            try:
+                return float(word.replace(",", ""))
+            except ValueError:
+                return None
+    return None

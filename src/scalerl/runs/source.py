@@ -1,0 +1,141 @@
+"""Bytes of a log as UTF-8 text: opens plain, gzip, bzip2 and xz files, turns UTF-16/32 into UTF-8, drops a BOM.
+
+PowerShell's `>` writes UTF-16 and cluster scripts gzip old logs, so both are simply read, and a note says so.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from scalerl.errors import InputError
+
+HEAD = 64 * 1024
+BLOCK = 4 * 1024 * 1024
+_PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def read_head(path: Path) -> bytes:
+    """The first 64 KiB after unpacking and turning into UTF-8; b"" for a directory."""
+    if path.is_dir():
+        return b""
+    return b"".join(_decoded(path, HEAD, [], limit=HEAD))[:HEAD]
+
+
+def blocks(path: Path, notes: list[str]) -> Iterator[bytes]:
+    """The text in blocks that end at a line end (the last may not). What was done goes to `notes`."""
+    rest = b""
+    for piece in _decoded(path, BLOCK, notes):
+        cut = piece.rfind(b"\n") + 1
+        if cut == 0:
+            rest += piece
+            continue
+        yield rest + piece[:cut]
+        rest = piece[cut:]
+    if rest:
+        yield rest
+
+
+def read_text(path: Path, notes: list[str]) -> str:
+    """The whole text; bytes that are not UTF-8 become U+FFFD and are counted in a note."""
+    data = b"".join(_decoded(path, BLOCK, notes))
+    text = data.decode("utf-8", errors="replace")
+    broken = text.count("�") - data.count("�".encode())
+    if broken > 0:
+        notes.append(f"{broken:,} bytes are not UTF-8 text and were replaced.")
+    return text
+
+
+def is_text(head: bytes) -> bool:
+    """Whether the head looks like text: no NUL, few control characters."""
+    if b"\x00" in head:
+        return False
+    control = len(head.translate(None, bytes(range(32, 256)) + b"\t\n\r\x0b\x0c\x1b\x08"))
+    broken = head.decode("utf-8", errors="ignore").encode()
+    return control <= len(head) // 100 and len(broken) >= 0.9 * len(head)
+
+
+def _decoded(path: Path, size: int, notes: list[str], limit: int | None = None) -> Iterator[bytes]:
+    pieces = _unpacked(path, size, notes)
+    first = next(pieces, b"")
+    encoding = _encoding(first)
+    if encoding is None:
+        yield first.removeprefix(codecs.BOM_UTF8)
+        if limit is None:
+            yield from pieces
+        return
+    notes.append(f"The file is {encoding.upper()}, not UTF-8; it was converted.")
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    yield decoder.decode(first).removeprefix("\ufeff").encode("utf-8", errors="replace")
+    if limit is None:
+        for piece in pieces:
+            yield decoder.decode(piece).encode("utf-8", errors="replace")
+        yield decoder.decode(b"", final=True).encode("utf-8", errors="replace")
+
+
+def _encoding(first: bytes) -> str | None:
+    for bom, name in _BOMS:
+        if first.startswith(bom):
+            return name
+    probe = first[:1024]
+    if len(probe) >= 8 and probe.count(0) >= 0.4 * len(probe):  # UTF-16 of ASCII text without a BOM
+        even, odd = probe[::2], probe[1::2]
+        if not even.count(0) and odd.count(0) >= 0.9 * len(odd):
+            return "utf-16-le"
+        if not odd.count(0) and even.count(0) >= 0.9 * len(even):
+            return "utf-16-be"
+    return None
+
+
+def _unpacked(path: Path, size: int, notes: list[str]) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as raw:
+            magic = raw.read(6)
+            raw.seek(0)
+            packing = next((name for start, name in _PACKED if magic.startswith(start)), None)
+            if packing is None:
+                while piece := raw.read(size):
+                    yield piece
+                return
+            notes.append(f"The file is packed with {packing}; it was unpacked.")
+            yield from _packed(_opener(packing, raw), size, path, packing, notes)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); check the path and its rights") from error
+
+
+def _opener(packing: str, raw: IO[bytes]) -> IO[bytes]:
+    if packing == "gzip":
+        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+    if packing == "bzip2":
+        return bz2.BZ2File(raw)
+    return lzma.LZMAFile(raw)
+
+
+def _packed(stream: IO[bytes], size: int, path: Path, packing: str, notes: list[str]) -> Iterator[bytes]:
+    """Pieces of a packed stream; a stream cut short gives what it holds, with a note."""
+    got = 0
+    # Small reads: a read that meets the broken end would lose everything it had gathered before.
+    while True:
+        try:
+            piece = stream.read(min(size, 64 * 1024))
+        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            if got == 0:
+                raise InputError(f"{path}: is a broken {packing} file ({error}); unpack it and read the rest") from error
+            notes.append(f"The {packing} file is cut off or broken; what it holds up to byte {got:,} was read.")
+            return
+        if not piece:
+            return
+        got += len(piece)
+        yield piece
