@@ -1,17 +1,15 @@
-"""W&B's own local files: a `.wandb` transaction log, a `run-*` or `offline-run-*` directory, or a `wandb/` directory.
+"""W&B's own local files: a `.wandb` log, a `run-*` or `offline-run-*` directory, or a `wandb/` directory.
 
-A `.wandb` file is a LevelDB-style log (blocks of 32 KiB, fragments with checksums) of protobuf records. Read are the
-history rows, the run's name and its start. The columns are as W&B has them: `_step`, `_timestamp` (unix seconds),
-`_runtime` (seconds), nested keys joined with `/`. Several files of one run id (a resumed run) become one run, in the
-order of their start. Pictures, tables and histograms are left out, with a note.
+A `.wandb` file is a log of protobuf records; read are the history rows, the run's name and its start. The
+columns are as W&B has them: `_step`, `_timestamp` (unix seconds), `_runtime` (seconds), nested keys joined
+with `/`. Several files of one run id (a resumed run) become one run, in the order of their start. Pictures,
+tables and histograms are left out, with a note.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +18,10 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.runs.formats.protobuf_wire import WireError, as_bytes, as_int, as_text, fields, varint
 from scalerl.runs.formats.series_rows import left_out
+from scalerl.runs.formats.wandb_log import MAGIC, WandbLog
 from scalerl.runs.rows import RowCollector
 from scalerl.runs.table import Table, count
 
-_MAGIC = b":W&B"
-_HEADER = 7
-_BLOCK = 32 * 1024
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _RUN = 2, 17  # field numbers in Record
 _VALUE_JSON = b"\x82\x01"  # the tag of HistoryItem.value_json (field 16)
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -36,11 +31,11 @@ Row = dict[str, Any]
 
 def matches(path: Path, head: bytes) -> bool:
     """A `.wandb` file by its magic; a directory by `.wandb` files where W&B puts them."""
-    return next(_files(path), None) is not None if path.is_dir() else head.startswith(_MAGIC)
+    return next(_files(path), None) is not None if path.is_dir() else head.startswith(MAGIC)
 
 
 def read(path: Path) -> Table:
-    """The history of every run below `path`; `text["run"]` is the run's display name (with its id if not unique).
+    """The history of every run below `path`; `text["run"]` names it (with its id if not unique).
 
     Raises:
         InputError: not a W&B log, or no history row.
@@ -60,7 +55,7 @@ def read(path: Path) -> Table:
     for run_id, parts in by_id.items():
         if len(parts) > 1:
             notes.append(
-                f"Run {labels[run_id]} was resumed: {len(parts)} files were joined in the order of their start."
+                f"Run {labels[run_id]} was resumed: {len(parts)} files joined in the order of their start."
             )
         rows = [row for part in parts for row in part.rows]
         for batch in range(0, len(rows), _BATCH):
@@ -80,7 +75,7 @@ def read(path: Path) -> Table:
 def scalars(
     items: Iterable[tuple[str, Any]], skipped: dict[str, None], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """(flat key, number or text) of a history row; media objects (`_type`), lists and nulls are not values."""
+    """(flat key, number or text) of a history row; media (`_type`), lists and nulls are no values."""
     for key, value in items:
         name = prefix + key
         if isinstance(value, dict):
@@ -140,9 +135,9 @@ class _RunFile:
                 f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
             ) from None
         file = cls(path, run_id=path.stem.removeprefix("run-"))
-        if data and not data.startswith(_MAGIC):
+        if data and not data.startswith(MAGIC):
             raise InputError(f"{path}: does not start like a .wandb file; it is damaged or of another kind")
-        log = _Log(data)
+        log = WandbLog(data)
         broken = 0
         for record in log.records():
             try:
@@ -195,7 +190,7 @@ class _RunFile:
             self.rows.append(row)
 
     def _item(self, item: bytes) -> tuple[str, Any]:
-        """(key, value) of a HistoryItem. The keys are the same in every row, so their bytes are decoded once."""
+        """(key, value) of a HistoryItem. Rows repeat their keys: those bytes are decoded once."""
         at = item.find(_VALUE_JSON)
         if at >= 0:
             size, start = varint(item, at + 2)
@@ -231,92 +226,3 @@ def _is_number(value: object) -> bool:
 def _timestamp(message: bytes) -> float:
     parts = {number: as_int(value) for number, value in fields(message) if number in (1, 2)}
     return parts.get(1, 0) + parts.get(2, 0) / 1e9
-
-
-class _Log:
-    """The framing: fragments with checksums in blocks of 32 KiB, joined to records."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.damaged = 0
-        self.lost = 0
-        self.cut = 0
-
-    def records(self) -> Iterator[bytes]:
-        """The records with right checksums; what could not be read is counted in `damaged`, `lost` and `cut`."""
-        parts: list[bytes] | None = None
-        for kind, piece in self._fragments():
-            if kind in (_FULL, _FIRST):
-                if parts is not None:
-                    self.damaged += 1  # a record without its end
-                parts = None if kind == _FULL else [piece]
-                if kind == _FULL:
-                    yield piece
-            elif parts is None:
-                continue  # its beginning was damaged, and counted there
-            elif kind == _MIDDLE:
-                parts.append(piece)
-            elif kind == _LAST:
-                yield b"".join([*parts, piece])
-                parts = None
-            else:
-                parts = None  # a damaged fragment takes its record with it
-        if parts is not None and not self.cut:
-            self.cut = sum(map(len, parts))
-
-    def notes(self, name: str, rows: int) -> list[str]:
-        notes = []
-        if not self._data:
-            notes.append(f"{name} is empty.")
-        if self.cut:
-            notes.append(
-                f"{name} is cut off: {count(rows, 'row')} kept, the last {count(self.cut, 'byte')} lost."
-            )
-        if self.damaged or self.lost:
-            what = count(self.damaged, "damaged record") if self.damaged else "damage"
-            notes.append(f"{name}: {what} left out ({count(self.lost, 'byte')}); {count(rows, 'row')} kept.")
-        return notes
-
-    def _fragments(self) -> Iterator[tuple[int, bytes]]:
-        data, end, at = self._data, len(self._data), _HEADER
-        while at < end:
-            block_end = min((at // _BLOCK + 1) * _BLOCK, end)
-            if block_end - at < _HEADER:
-                if block_end == end and end % _BLOCK and data[at:end].strip(b"\0"):
-                    self.cut += end - at
-                at = block_end
-                continue
-            check, size, kind = struct.unpack_from("<IHB", data, at)
-            stop = at + _HEADER + size
-            if check == size == kind == 0:
-                if data[at:block_end].strip(b"\0"):
-                    yield self._skip(at, block_end)
-                at = block_end  # space that was reserved and not written
-            elif kind in (_FULL, _FIRST, _MIDDLE, _LAST) and stop > end and block_end == end:
-                self.cut += end - at
-                return
-            elif kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or stop > block_end:
-                yield self._skip(at, block_end)
-                at = block_end
-            elif self._holds(data[at + _HEADER : stop], kind, check):
-                yield kind, data[at + _HEADER : stop]
-                at = stop
-            else:  # the length may be damaged too: trust it only if a good fragment follows
-                goal = stop if self._good_at(stop, block_end) else block_end
-                yield self._skip(at, goal)
-                at = goal
-
-    def _skip(self, start: int, stop: int) -> tuple[int, bytes]:
-        self.damaged += 1
-        self.lost += stop - start
-        return 0, b""
-
-    def _good_at(self, at: int, block_end: int) -> bool:
-        if block_end - at < _HEADER:
-            return True
-        check, size, kind = struct.unpack_from("<IHB", self._data, at)
-        stop = at + _HEADER + size
-        return stop <= block_end and kind > 0 and self._holds(self._data[at + _HEADER : stop], kind, check)
-
-    def _holds(self, piece: bytes, kind: int, check: int) -> bool:
-        return zlib.crc32(piece, zlib.crc32(bytes([kind]))) == check  # not LevelDB's CRC-32C
