@@ -25,7 +25,8 @@ class Curve:
         unit: of `compute`: "step", "gpu-hour", "token", "flop", "second", ...
         name: of the run, for tables and legends.
         score_name: the column that the score came from.
-        notes: what a reader did to the data on the way, one sentence each.
+        notes: what was done to the data on the way, one sentence each.
+        missing_tail: how many evaluations after the last point have no score (NaN): a run may end in them.
 
     Raises:
         InputError: lengths differ, compute is negative or not finite, a score is infinite,
@@ -39,6 +40,7 @@ class Curve:
     name: str = "run"
     score_name: str = "score"
     notes: tuple[str, ...] = field(default=(), repr=False)
+    missing_tail: int = 0
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Curve:
         name: str = "run",
         score_name: str = "score",
         notes: tuple[str, ...] = (),
+        missing_tail: int = 0,
     ) -> None:
         x = np.asarray(compute, dtype=np.float64).ravel()
         y = np.asarray(score, dtype=np.float64).ravel()
@@ -58,16 +61,39 @@ class Curve:
         if n is not None and not (np.isfinite(n).all() and (n > 0).all()):
             raise InputError(f"{name}: trials must be positive numbers; leave them out if unknown")
         if np.isinf(y).any():
-            raise InputError(f"{name}: score {score_name!r} holds an infinite value; drop that row or choose another column")
+            raise InputError(
+                f"{name}: score {score_name!r} holds an infinite value; drop that row or choose another column"
+            )
         keep = ~np.isnan(y)
+        if not keep.all():
+            missing_tail += int((x > x[keep].max(initial=-np.inf)).sum())
+            notes = (
+                *notes,
+                f"{int((~keep).sum())} points of {score_name!r} are not numbers and were left out",
+            )
         x, y, n = x[keep], y[keep], None if n is None else n[keep]
         if x.size == 0:
             raise InputError(f"{name}: no point of {score_name!r} is a number; choose another column")
         if not np.isfinite(x).all() or (x < 0).any():
             raise InputError(f"{name}: compute must be finite and >= 0, found {x[~(np.isfinite(x) & (x >= 0))][0]}")
+        size = x.size
+        if (np.diff(x) < 0).any():
+            notes = (*notes, "compute did not increase from row to row: points were sorted by it")
         x, y, n = _merge_equal_compute(x, y, n)
+        if x.size < size:
+            notes = (
+                *notes,
+                f"{size - x.size} points shared their compute with another and were averaged with it",
+            )
         for key, value in dict(
-            compute=x, score=y, trials=n, unit=unit, name=name, score_name=score_name, notes=tuple(notes)
+            compute=x,
+            score=y,
+            trials=n,
+            unit=unit,
+            name=name,
+            score_name=score_name,
+            notes=tuple(notes),
+            missing_tail=missing_tail,
         ).items():
             object.__setattr__(self, key, value)
 
@@ -76,7 +102,9 @@ class Curve:
 
     def upto(self, compute: float) -> Curve:
         """The curve as it was known when `compute` had been spent (points at exactly `compute` included)."""
-        return self._where(self.compute <= compute, f"after {compute:g} {self.unit}: nothing is left")
+        return replace(self, missing_tail=0)._where(
+            self.compute <= compute, f"after {compute:g} {self.unit}: nothing is left"
+        )
 
     def since(self, compute: float) -> Curve:
         """The curve without the points below `compute`."""
@@ -105,4 +133,4 @@ def _merge_equal_compute(
     weight = np.ones_like(y) if n is None else n
     total = np.bincount(inverse, weights=weight)
     mean = np.bincount(inverse, weights=weight * y) / total
-    return unique, mean, None if n is None else total
+    return unique, mean, None if n is None else total.astype(np.float64)

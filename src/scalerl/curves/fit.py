@@ -1,0 +1,255 @@
+"""`fit`: the sigmoid (or another law) of a curve, with intervals, and each number in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from scalerl.curves.laws import LAWS, POWER_LAW, SIGMOID, Law
+from scalerl.curves.observations import observe
+from scalerl.curves.paper import A_MARGIN, paper_fit
+from scalerl.curves.posterior import Observations, Posterior, Prior, mixture_quantiles, posterior
+from scalerl.curves.warmup import propose_warmup
+from scalerl.errors import ForecastRefused, InputError
+from scalerl.runs import Curve
+
+FloatArray = NDArray[np.float64]
+Method = Literal["scalerl", "paper"]
+PARAMETERS = ("R0", "A", "B", "C_mid")
+MIN_POINTS = 5
+"""Four parameters and one point to check them by; a verdict asks for more (see diagnostics)."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law fitted to a curve. R0, A are scores; C_mid is in the curve's unit; B has none.
+
+    Attributes:
+        curve: the points that were fitted; dropped: how many before them were left out as warm-up.
+        since: compute from which points were used.
+        residual_sd: standard deviation of score - law; autocorrelation: of neighbouring residuals.
+        method: "scalerl" (weighted least squares, intervals from the posterior) or "paper" (2.1, A.7).
+    """
+
+    curve: Curve
+    law: Law
+    R0: float
+    A: float
+    B: float
+    C_mid: float
+    residual_sd: float
+    autocorrelation: float
+    method: Method
+    since: float
+    dropped: int
+    posterior: Posterior
+    notes: tuple[str, ...] = ()
+
+    @property
+    def C_over_C_mid(self) -> float:
+        """How far the run got: compute of the last point over C_mid. Below 1.5 the ceiling is unknown."""
+        return float(self.curve.compute[-1] / self.C_mid)
+
+    def predict(self, compute: Any) -> FloatArray:
+        """The law's score at `compute`."""
+        return self.law.value(compute, self.R0, self.A, self.B, self.C_mid)
+
+    def interval(self, name: str, level: float = 0.9) -> tuple[float, float]:
+        """Interval of a parameter ("R0", "A", "B", "C_mid") at a level in (0, 1)."""
+        if name not in PARAMETERS:
+            raise InputError(f"no parameter {name!r}; one of {', '.join(PARAMETERS)}")
+        if not 0 < level < 1:
+            raise InputError(f"level must lie between 0 and 1, got {level}")
+        tails = ((1 - level) / 2, (1 + level) / 2)
+        if self.method == "paper" and name == "A":
+            return self.A - A_MARGIN, self.A + A_MARGIN
+        post, column = self.posterior, PARAMETERS.index(name)
+        if column < 2:
+            mean, sd = post.mean[:, column, None], np.sqrt(post.cov[:, column, column])[:, None]
+            low, high = mixture_quantiles(post.weight, mean, sd, tails)[:, 0]
+            return float(max(low, 0.0)), float(min(high, 1.0))
+        values = post.B if name == "B" else post.C_mid
+        return _grid_interval(values, post.weight, tails)
+
+    def summary(self, level: float = 0.9) -> str:
+        """A table as a statistics package prints it, and what each number means."""
+        percent = f"{100 * level:g}%"
+        lines = [
+            f"{self.law.name} fit of {self.curve.name}: {len(self.curve)} points, {self.dropped} left out as warm-up",
+            f"{'parameter':<10}{'estimate':>12}{'low':>12}{'high':>12}   ({percent} interval)",
+        ]
+        for name in PARAMETERS:
+            low, high = self.interval(name, level)
+            lines.append(f"{name:<10}{getattr(self, name):>12.4g}{low:>12.4g}{high:>12.4g}")
+        lines.append(f"C/C_mid {self.C_over_C_mid:.2f}   residual sd {self.residual_sd:.4f}"
+                     f"   autocorrelation {self.autocorrelation:+.2f}   method {self.method}")  # fmt: skip
+        return "\n".join([*lines, *self.explain(level), *self.notes])
+
+    def explain(self, level: float = 0.9) -> list[str]:
+        """One sentence for each number."""
+        unit = self.curve.unit
+        low, high = self.interval("A", level)
+        reach = self.C_over_C_mid
+        if reach < 1.5:
+            ceiling = (
+                f"A: the run has reached {reach:.2f} C_mid; below 1.5 the ceiling is not identified "
+                f"(anything from {low:.3f} to {high:.3f} fits)."
+            )
+        else:
+            tag = "provisional, the run is below 3 C_mid" if reach < 3 else "the run is past 3 C_mid"
+            ceiling = (
+                f"A: with unlimited compute the score would approach {self.A:.3f} ({low:.3f} to {high:.3f}; {tag})."
+            )
+        return [
+            f"R0: the score before training counts as {self.R0:.3f}.",
+            ceiling,
+            f"C_mid: half of the gain is there after {self.C_mid:.4g} {unit}s; the run is at {reach:.2f} times that.",
+            f"B: the gain's odds multiply by {2**self.B:.2g} with every doubling of compute."
+            if self.law is SIGMOID
+            else f"B: the steepness in log compute is {self.B:.2f}.",
+            f"residual sd: evaluations scatter by {self.residual_sd:.4f} around the curve{self._noise_floor()}.",
+            f"autocorrelation: neighbouring residuals correlate by {self.autocorrelation:+.2f}"
+            + (": the points carry less than their number suggests." if self.autocorrelation > 0.3 else "."),
+        ]
+
+    def plot(self, path: str | None = None) -> Any:
+        """Draw points and law; see `scalerl.report.plots.plot_fit`."""
+        from importlib import import_module  # the report sits on a higher floor
+
+        return import_module("scalerl.report.plots").plot_fit(self, path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `fit` object of the JSON schema."""
+        return {
+            "law": self.law.name,
+            "method": self.method,
+            **{name: getattr(self, name) for name in PARAMETERS},
+            **{f"{name}_interval": list(self.interval(name)) for name in PARAMETERS},
+            "C_over_C_mid": self.C_over_C_mid,
+            "residual_sd": self.residual_sd,
+            "autocorrelation": self.autocorrelation,
+        }
+
+    def _noise_floor(self) -> str:
+        if self.curve.trials is None:
+            return ""
+        p = np.clip(self.predict(self.curve.compute), 0, 1)
+        floor = float(np.sqrt(np.mean(p * (1 - p) / self.curve.trials)))
+        return f" (the trials alone explain {floor:.4f})"
+
+
+def fit(
+    curve: Curve,
+    law: str = "sigmoid",
+    method: Method = "scalerl",
+    since: float | Literal["auto"] = "auto",
+    R0: float | None = None,
+    prior: Prior | None = None,
+) -> Fit:
+    """Fit a law to a curve.
+
+    Args:
+        curve: at least 5 points.
+        law: "sigmoid" (eq. 1), "weibull", "gompertz" or "power law".
+        method: "scalerl", or "paper" for the paper's grid (sigmoid only).
+        since: compute below which points are warm-up and left out; "auto" proposes it from the data.
+        R0: fixes the score before RL (method "paper").
+        prior: replaces the default beliefs.
+
+    Raises:
+        ForecastRefused: too few points, or a constant score.
+        InputError: unknown law or method.
+    """
+    if law not in LAWS:
+        raise InputError(f"no law {law!r}; one of {', '.join(LAWS)}")
+    if method not in ("scalerl", "paper"):
+        raise InputError(f"no method {method!r}; one of scalerl, paper")
+    check_fittable(curve)
+    prior = prior or Prior()
+    cut = propose_warmup(curve) if since == "auto" else float(since)
+    used = curve.since(cut) if cut > 0 else curve
+    check_fittable(used)
+    dropped = len(curve) - len(used)
+    rule = LAWS[law]
+    data = observe(used, R0_known=dropped == 0)
+    post = posterior(data, _only(prior, rule))
+    if method == "paper":
+        if rule is not SIGMOID:
+            raise InputError("the paper's method fits the sigmoid; leave --law out")
+        found = paper_fit(used, R0=_score_before(curve) if R0 is None else R0)
+        parameters = (found.R0, found.A, found.B, found.C_mid)
+    else:
+        parameters = _least_squares(data, rule, post)
+    residual = used.score - rule.value(used.compute, *parameters)
+    notes = (f"warm-up: {dropped} points below {cut:.4g} {curve.unit}s left out",) if dropped else ()
+    return Fit(
+        used, rule, *parameters,
+        residual_sd=float(np.sqrt(np.mean(residual**2) * residual.size / max(residual.size - 4, 1))),
+        autocorrelation=lag_one(residual),
+        method=method, since=cut, dropped=dropped, posterior=post, notes=notes,
+    )  # fmt: skip
+
+
+def check_fittable(curve: Curve) -> None:
+    """Refuse what no law can be fitted to.
+
+    Raises:
+        ForecastRefused: with the condition that failed.
+    """
+    positive = int((curve.compute > 0).sum())
+    if len(curve) < MIN_POINTS or positive < MIN_POINTS - 1:
+        raise ForecastRefused(f"{curve.name}: {len(curve)} points; a fit needs at least {MIN_POINTS}")
+    if np.ptp(curve.score) == 0:
+        raise ForecastRefused(f"{curve.name}: the score {curve.score_name!r} is constant at {curve.score[0]:g}")
+
+
+def lag_one(residual: FloatArray) -> float:
+    """Correlation of neighbouring residuals, 0 where it is undefined."""
+    power = float(residual @ residual)
+    return float(residual[1:] @ residual[:-1] / power) if power > 0 else 0.0
+
+
+def _only(prior: Prior, law: Law) -> Prior:
+    return replace(prior, laws=(law,), law_weights=(1.0,))
+
+
+def _score_before(curve: Curve) -> float:
+    """R0 for the paper's grid: measured where the run has a point at (nearly) no compute, else the free fit's."""
+    if curve.compute[0] <= 0.005 * curve.compute[-1]:
+        return float(curve.score[0])
+    return fit(curve).R0
+
+
+def _least_squares(data: Observations, law: Law, post: Posterior) -> tuple[float, float, float, float]:
+    """Weighted least squares within the prior's range, started from the posterior's heaviest component."""
+    weight = 1 / np.sqrt(data.noise)
+    positive = data.compute[data.compute > 0]
+    reach = np.log(positive[[0, -1]])
+    if law is POWER_LAW:  # there C_mid only says where the score is R0: the first point
+        lower, upper = [-0.1, 0.0, np.log(0.05), reach[0] - 1e-6], [1.0, 1.0, np.log(20.0), reach[0]]
+    else:
+        lower, upper = [-0.1, 0.0, np.log(0.15), reach[0] - 2.0], [1.0, 1.0, np.log(20.0), reach[1] + 3.0]
+    start = [post.mean[0, 0], post.mean[0, 1], np.log(post.B[0]), np.log(post.C_mid[0])]
+    start = np.clip(start, np.add(lower, 1e-9), np.subtract(upper, 1e-9))
+
+    def residual(p: FloatArray) -> FloatArray:
+        return weight * (law.value(data.compute, p[0], p[1], np.exp(p[2]), np.exp(p[3])) - data.score)
+
+    def jacobian(p: FloatArray) -> FloatArray:
+        gradient = law.gradient(data.compute, p[0], p[1], float(np.exp(p[2])), float(np.exp(p[3])))
+        # the law's B-derivative is by log B already
+        return weight[:, None] * gradient
+
+    found = least_squares(residual, start, jac=jacobian, bounds=(lower, upper), max_nfev=60).x
+    return float(found[0]), float(found[1]), float(np.exp(found[2])), float(np.exp(found[3]))
+
+
+def _grid_interval(values: FloatArray, weight: FloatArray, tails: tuple[float, float]) -> tuple[float, float]:
+    order = np.argsort(values)
+    total = np.cumsum(weight[order]) - 0.5 * weight[order]
+    low, high = np.exp(np.interp(tails, total, np.log(values[order])))
+    return float(low), float(high)
