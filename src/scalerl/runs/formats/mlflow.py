@@ -1,4 +1,4 @@
-"""MLflow's local stores, read without MLflow: the file store `mlruns/EXPERIMENT/RUN` and SQLite's `mlflow.db`.
+"""MLflow's local stores, without MLflow: the file store `mlruns/EXPERIMENT/RUN` and SQLite's `mlflow.db`.
 
 Any level of the file store will do: `mlruns`, an experiment or one run. The columns are `step`, `wall_time`
 (unix seconds) and one a metric; `text["run"]` is the run's name. Deleted runs are left out, with a note.
@@ -20,6 +20,7 @@ from scalerl.runs.table import Table, count
 
 _SQLITE = b"SQLite format 3\0"
 _LARGEST = 1.7976931348623157e308  # how MLflow writes an infinite value into a database
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError)  # the latter when SQLite quotes damaged bytes in its own message
 _LEVELS = ("meta.yaml", "*/meta.yaml", "*/*/meta.yaml", "mlruns/*/meta.yaml", "mlruns/*/*/meta.yaml")
 Event = tuple[str, int, float, float]  # name, step, unix seconds, value
 
@@ -63,9 +64,7 @@ def read(path: Path) -> Table:
 def _rows(events: list[Event]) -> SeriesRows:
     """Rows from the events of one run; the store keeps metrics apart: time tells what came together."""
     rows = SeriesRows()
-    for event in sorted(
-        events, key=lambda event: event[2]
-    ):  # stable: what one millisecond saw stays in order
+    for event in sorted(events, key=lambda event: event[2]):  # stable: what one millisecond saw stays in order
         rows.add(*event)
     return rows
 
@@ -103,14 +102,8 @@ def _file_store(root: Path, notes: list[str]) -> list[_Run]:
             deleted += 1
             continue
         folder = meta.parent
-        name = settings.get("run_name") or _content(folder / "tags" / "mlflow.runName").decode(
-            errors="replace"
-        )
-        events = [
-            event
-            for file in sorted((folder / "metrics").rglob("*"))
-            for event in _metric(file, folder, notes)
-        ]
+        name = settings.get("run_name") or _content(folder / "tags" / "mlflow.runName").decode(errors="replace")
+        events = [event for file in sorted((folder / "metrics").rglob("*")) for event in _metric(file, folder, notes)]
         start = settings.get("start_time")
         start = float(start) if isinstance(start, int | float) else math.inf
         runs.append(_Run(folder.name, str(name or folder.name).strip(), start, _rows(events)))
@@ -151,9 +144,7 @@ def _metric(file: Path, folder: Path, notes: list[str]) -> Iterator[Event]:
     if broken:
         notes.append(f"Metric {name}: {count(broken, 'line')} that cannot be read left out.")
     if last.strip():  # MLflow ends each line, so this one is unfinished and its number may be cut short
-        notes.append(
-            f"Metric {name} is cut off: its last, unfinished line ({count(len(last), 'byte')}) left out."
-        )
+        notes.append(f"Metric {name} is cut off: its last, unfinished line ({count(len(last), 'byte')}) left out.")
 
 
 def _within_64_bits(step: int) -> int:
@@ -182,10 +173,8 @@ def _connect(file: Path) -> sqlite3.Connection:
 def _has_tables(file: Path) -> bool:
     try:
         with closing(_connect(file)) as database:
-            return {"runs", "metrics"} <= {
-                name for (name,) in database.execute("SELECT name FROM sqlite_master")
-            }
-    except sqlite3.Error:
+            return {"runs", "metrics"} <= {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    except _DAMAGE:
         return True  # damaged: `read` says how
 
 
@@ -193,9 +182,7 @@ def _database(file: Path, notes: list[str]) -> list[_Run]:
     try:
         with closing(_connect(file)) as database:
             known = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
-            fields = [
-                f if f in known else "NULL" for f in ("run_uuid", "name", "lifecycle_stage", "start_time")
-            ]
+            fields = [f if f in known else "NULL" for f in ("run_uuid", "name", "lifecycle_stage", "start_time")]
             found = database.execute(f"SELECT {', '.join(fields)} FROM runs").fetchall()
             deleted = sum(stage == "deleted" for _, _, stage, _ in found)
             if deleted:
@@ -210,15 +197,11 @@ def _database(file: Path, notes: list[str]) -> list[_Run]:
                 for run_id, name, stage, start in found
                 if stage != "deleted"
             ]
-    except sqlite3.Error as error:
-        raise InputError(
-            f"{file}: cannot be read as an MLflow database ({error}); check that it is whole"
-        ) from None
+    except _DAMAGE as error:
+        raise InputError(f"{file}: cannot be read as an MLflow database ({error}); check that it is whole") from None
 
 
-def _stored_events(
-    database: sqlite3.Connection, run_id: object, name: str, notes: list[str]
-) -> Iterator[Event]:
+def _stored_events(database: sqlite3.Connection, run_id: object, name: str, notes: list[str]) -> Iterator[Event]:
     known = {row[1] for row in database.execute("PRAGMA table_info(metrics)")}
     step, is_nan = ("step" if "step" in known else "0"), ("is_nan" if "is_nan" in known else "0")
     query = f"SELECT key, {step}, timestamp, value, {is_nan} FROM metrics WHERE run_uuid = ? ORDER BY rowid"
@@ -233,9 +216,7 @@ def _stored_events(
                 continue
             kept += 1
             yield event if not abs(number) >= _LARGEST else (*event[:3], math.copysign(math.inf, number))
-    except sqlite3.DatabaseError as error:
-        notes.append(
-            f"Run {name}: the database is damaged ({error}); {count(kept, 'value')} kept, the rest lost."
-        )
+    except _DAMAGE as error:
+        notes.append(f"Run {name}: the database is damaged ({error}); {count(kept, 'value')} kept, the rest lost.")
     if broken:
         notes.append(f"Run {name}: {count(broken, 'value')} that cannot be read left out.")

@@ -34,9 +34,7 @@ from scalerl.runs.table import Table, count
 _DEPTH = 4  # directories below the given one that are searched
 _MAX_BYTES = 4 << 30
 _BFLOAT16, _HALF = 14, 19
-_DENSE = dict(
-    zip((1, 2, 3, 4, 5, 6, 9, 10, 17, _HALF, 22, 23), "fdiBhbq?HeIQ", strict=True)
-)  # TensorFlow's types
+_DENSE = dict(zip((1, 2, 3, 4, 5, 6, 9, 10, 17, _HALF, 22, 23), "fdiBhbq?HeIQ", strict=True))  # TensorFlow's types
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -113,9 +111,7 @@ class _EventFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.events: list[tuple[str, int, float, float]] = []
-        self.purges: set[int] = (
-            set()
-        )  # indexes into `events` where the writer itself says that it starts over
+        self.purges: set[int] = set()  # indexes into `events` where the writer itself says that it starts over
         self.not_scalar: Counter[str] = Counter()
         self._not_a_message = 0
         data = _bytes_of(path)

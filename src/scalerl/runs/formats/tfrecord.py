@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 _HEADER = struct.Struct("<QI")
 _SHORT = 512  # up to here, checksums of many records are computed at once
-_PATIENCE = (
-    200_000  # positions tried when the thread is lost, so that a gigabyte of zeros does not take hours
-)
+_PATIENCE = 200_000  # positions tried when the thread is lost, so that a gigabyte of zeros does not take hours
 
 
 @cache
@@ -43,9 +41,7 @@ def masked_crc(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _masked_crcs(
-    raw: NDArray[np.uint8], start: NDArray[np.int64], size: NDArray[np.int64]
-) -> NDArray[np.uint32]:
+def _masked_crcs(raw: NDArray[np.uint8], start: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.uint32]:
     """`masked_crc` of many short pieces of `raw` at once, one byte of every piece a step."""
     order = np.argsort(-size, kind="stable")
     start, size = start[order], size[order]

@@ -15,7 +15,9 @@ from scalerl.runs.table import count
 MAGIC = b":W&B"
 _HEADER = 7  # of the file and of a fragment
 _BLOCK = 32 * 1024
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_DAMAGED, _FULL, _FIRST, _MIDDLE, _LAST = range(5)
+_FRAGMENT = struct.Struct("<IHB")
+_CRC_OF_KIND = [zlib.crc32(bytes([kind])) for kind in range(5)]
 
 
 class WandbLog:
@@ -55,9 +57,7 @@ class WandbLog:
         if not self._data:
             notes.append(f"{name} is empty.")
         if self.cut:
-            notes.append(
-                f"{name} is cut off: {count(rows, 'row')} kept, the last {count(self.cut, 'byte')} lost."
-            )
+            notes.append(f"{name} is cut off: {count(rows, 'row')} kept, the last {count(self.cut, 'byte')} lost.")
         if self.damaged or self.lost:
             what = count(self.damaged, "damaged record") if self.damaged else "damage"
             notes.append(f"{name}: {what} left out ({count(self.lost, 'byte')}); {count(rows, 'row')} kept.")
@@ -72,37 +72,27 @@ class WandbLog:
                     self.cut += end - at
                 at = block_end
                 continue
-            check, size, kind = struct.unpack_from("<IHB", data, at)
-            stop = at + _HEADER + size
-            if check == size == kind == 0:
-                if data[at:block_end].strip(b"\0"):
-                    yield self._skip(at, block_end)
-                at = block_end  # space that was reserved and not written
-            elif kind in (_FULL, _FIRST, _MIDDLE, _LAST) and stop > end and block_end == end:
-                self.cut += end - at
+            if self._holds(at):
+                _, size, kind = _FRAGMENT.unpack_from(data, at)
+                yield kind, data[at + _HEADER : at + _HEADER + size]
+                at += _HEADER + size
+                continue
+            goal = next((i for i in range(at + 1, block_end - _HEADER + 1) if self._holds(i)), block_end)
+            if goal == end:
+                self.cut += end - at  # nothing follows: unfinished, or the zeros of a disk that lost power
                 return
-            elif kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or stop > block_end:
-                yield self._skip(at, block_end)
-                at = block_end
-            elif self._holds(data[at + _HEADER : stop], kind, check):
-                yield kind, data[at + _HEADER : stop]
-                at = stop
-            else:  # the length may be damaged too: trust it only if a good fragment follows
-                goal = stop if self._good_at(stop, block_end) else block_end
-                yield self._skip(at, goal)
-                at = goal
+            self.damaged += 1
+            self.lost += goal - at
+            yield _DAMAGED, b""
+            at = goal
 
-    def _skip(self, start: int, stop: int) -> tuple[int, bytes]:
-        self.damaged += 1
-        self.lost += stop - start
-        return 0, b""
-
-    def _good_at(self, at: int, block_end: int) -> bool:
-        if block_end - at < _HEADER:
-            return True
-        check, size, kind = struct.unpack_from("<IHB", self._data, at)
-        stop = at + _HEADER + size
-        return stop <= block_end and kind > 0 and self._holds(self._data[at + _HEADER : stop], kind, check)
-
-    def _holds(self, piece: bytes, kind: int, check: int) -> bool:
-        return zlib.crc32(piece, zlib.crc32(bytes([kind]))) == check  # not LevelDB's CRC-32C
+    def _holds(self, at: int) -> bool:
+        """Whether a fragment begins at `at`: a known kind, within its block, with the right checksum."""
+        data, kind = self._data, self._data[at + 6]
+        if not _FULL <= kind <= _LAST:
+            return False
+        check, size, _ = _FRAGMENT.unpack_from(data, at)
+        start = at + _HEADER
+        if start + size > (at // _BLOCK + 1) * _BLOCK or start + size > len(data):
+            return False
+        return bool(zlib.crc32(data[start : start + size], _CRC_OF_KIND[kind]) == check)  # not LevelDB's CRC-32C

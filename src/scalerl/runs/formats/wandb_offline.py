@@ -42,9 +42,7 @@ def read(path: Path) -> Table:
     """
     files = [_RunFile.read(file) for file in (sorted(_files(path)) if path.is_dir() else [path])]
     if not files:
-        raise InputError(
-            f"{path}: no .wandb file here or in run directories below; point to the wandb/ directory"
-        )
+        raise InputError(f"{path}: no .wandb file here or in run directories below; point to the wandb/ directory")
     by_id: dict[str, list[_RunFile]] = {}
     for file in sorted(files, key=lambda f: (f.start, f.path.as_posix())):
         by_id.setdefault(file.run_id, []).append(file)
@@ -54,9 +52,7 @@ def read(path: Path) -> Table:
     collector, runs = RowCollector(), list[str]()
     for run_id, parts in by_id.items():
         if len(parts) > 1:
-            notes.append(
-                f"Run {labels[run_id]} was resumed: {len(parts)} files joined in the order of their start."
-            )
+            notes.append(f"Run {labels[run_id]} was resumed: {len(parts)} files joined in the order of their start.")
         rows = [row for part in parts for row in part.rows]
         for batch in range(0, len(rows), _BATCH):
             collector.add(rows[batch : batch + _BATCH])
@@ -66,15 +62,13 @@ def read(path: Path) -> Table:
         why = f" ({' '.join(notes)})" if notes else ""
         raise InputError(f"{path}: the W&B log holds no history row{why}; log values with wandb.log")
     if skipped:
-        notes.append(left_out(list(skipped)))
+        notes.append(left_out([name for name in skipped if name.rpartition("/")[0] not in skipped]))
     table = collector.table("W&B offline", notes)
     table.text["run"] = runs
     return table
 
 
-def scalars(
-    items: Iterable[tuple[str, Any]], skipped: dict[str, None], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
+def scalars(items: Iterable[tuple[str, Any]], skipped: dict[str, None], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(flat key, number or text) of a history row; media (`_type`), lists and nulls are no values."""
     for key, value in items:
         name = prefix + key
@@ -86,8 +80,7 @@ def scalars(
         elif isinstance(value, str):
             yield name, _WORDS.get(value, value)
         elif isinstance(value, list):
-            if name.rpartition("/")[0] not in skipped:
-                skipped[name] = None
+            skipped[name] = None
         elif value is not None:
             yield name, value
 
@@ -97,7 +90,7 @@ def _files(root: Path) -> Iterator[Path]:
     for pattern in ("*.wandb", "*/*.wandb", "wandb/*/*.wandb"):
         found = False
         for file in root.glob(pattern):
-            if file.is_file() and not file.parent.is_symlink():  # `latest-run` points to one of the others
+            if file.is_file() and not (file.parent != root and file.parent.is_symlink()):  # `latest-run`
                 found = True
                 yield file
         if found:
@@ -105,9 +98,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _labels(by_id: dict[str, list[_RunFile]]) -> dict[str, str]:
-    names = {
-        run_id: next((p.name for p in reversed(parts) if p.name), run_id) for run_id, parts in by_id.items()
-    }
+    names = {run_id: next((p.name for p in reversed(parts) if p.name), run_id) for run_id, parts in by_id.items()}
     twice = [name for name in names.values() if list(names.values()).count(name) > 1]
     return {run_id: f"{name} ({run_id})" if name in twice else name for run_id, name in names.items()}
 
@@ -145,9 +136,7 @@ class _RunFile:
             except (WireError, ValueError, OverflowError):
                 broken += 1
         if math.isinf(file.start):
-            file.start = next(
-                (float(r["_timestamp"]) for r in file.rows if _is_number(r.get("_timestamp"))), math.inf
-            )
+            file.start = next((float(r["_timestamp"]) for r in file.rows if _is_number(r.get("_timestamp"))), math.inf)
         file.notes += log.notes(path.name, len(file.rows))
         if broken:
             file.notes.append(f"{path.name}: {count(broken, 'record')} that cannot be decoded left out.")

@@ -37,9 +37,7 @@ def read(address: str | Path) -> Table:
     try:
         import wandb
     except ImportError:
-        raise InputError(
-            f"{address}: reading from W&B needs its client: pip install 'scalerl[wandb]'"
-        ) from None
+        raise InputError(f"{address}: reading from W&B needs its client: pip install 'scalerl[wandb]'") from None
     collector, skipped = RowCollector(), dict[str, None]()
     try:
         api = wandb.Api(overrides={"base_url": server} if server else None, timeout=_TIMEOUT)
@@ -71,9 +69,7 @@ def _parse(address: str) -> tuple[str, str | None]:
     if page := _PAGE.match(address):
         scheme, host, *parts = page.groups()
         return "/".join(parts), None if host in ("wandb.ai", "www.wandb.ai") else f"{scheme}://{host}"
-    raise InputError(
-        f"{address}: no address of a W&B run; write wandb://entity/project/run or the URL of its page"
-    )
+    raise InputError(f"{address}: no address of a W&B run; write wandb://entity/project/run or the URL of its page")
 
 
 def _reason(error: Exception) -> str:
