@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class RowCollector:
         self._texts: dict[str, dict[int, str]] = {}
         self._long: set[str] = set()
         self._lists: set[str] = set()
+        self._percent: set[str] = set()
         self._shared: dict[str, str] = {}
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -78,6 +79,8 @@ class RowCollector:
             notes.append(f"Long texts were left out: {', '.join(sorted(self._long)[:5])}.")
         if self._lists:
             notes.append(f"Lists of numbers were averaged in each row: {', '.join(sorted(self._lists)[:5])}.")
+        if self._percent:
+            notes.append(percent_note(self._percent))
         return Table(columns, text, notes, format)
 
     def _add_values(self, key: str, values: Sequence[Any], index: Index) -> None:
@@ -127,6 +130,8 @@ class RowCollector:
     def _number_or_text(self, key: str, value: str, row: int) -> float:
         number = parse_number(value)
         if number is not None:
+            if value.rstrip().endswith("%"):
+                self._percent.add(key)
             return number
         if len(value) > LONGEST_TEXT:
             self._long.add(key)
@@ -140,6 +145,11 @@ class RowCollector:
             return math.nan
         self._lists.add(key)
         return float(np.mean(numbers))
+
+
+def percent_note(names: Iterable[str]) -> str:
+    """What to say about columns written with a percent sign."""
+    return f"Values with a percent sign were divided by 100: {', '.join(sorted(names)[:5])}."
 
 
 def to_float(value: Any) -> float:

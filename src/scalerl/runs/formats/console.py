@@ -1,0 +1,191 @@
+"""Console logs: HF trainer dict lines, verl's `step:7 - k:v - k:v`, and free text such as `7/100 | reward=0.25`.
+
+Only lines that carry numbers of training become rows; banners, warnings and progress bars are passed over. A log is
+taken as the kind of line that it holds most of: verl, then dict lines, then free text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalerl.errors import InputError
+from scalerl.runs.formats import console_lines as lines
+from scalerl.runs.formats.console_lines import Fields
+from scalerl.runs.rows import RowCollector, percent_note
+from scalerl.runs.source import blocks, is_text
+from scalerl.runs.table import Table, count
+
+_BATCH = 4096
+
+
+def matches(path: Path, head: bytes) -> bool:
+    """Whether it is text at all: the first rows may stand far behind the banners, so this format is tried last."""
+    return is_text(head)
+
+
+def read(path: Path) -> Table:
+    """Read the rows of a console log.
+
+    Raises:
+        InputError: no line holds numbers of training.
+    """
+    kind = _kind(path)
+    if kind is None:
+        raise InputError(
+            f"{path}: text without known log lines; expected lines such as {{'reward': 0.3, 'epoch': 0.1}}, "
+            "step:7 - critic/score/mean:0.3, or 7/100 | reward=0.25"
+        )
+    notes: list[str] = []
+    reader = {"verl": _Verl, "dict": _Dicts, "text": _FreeText}[kind](notes)
+    for line in _lines(path, notes):
+        reader.line(line)
+    return reader.table()
+
+
+def _lines(path: Path, notes: list[str]) -> Iterator[str]:
+    """Lines without colours and prefixes; what a progress bar overwrote counts as a line of its own."""
+    for block in blocks(path, notes):
+        text = lines.ANSI.sub("", block.decode("utf-8", errors="replace"))
+        for line in re.split(r"[\n\r]+", text):
+            if line and not line.isspace():
+                yield line
+
+
+def _kind(path: Path) -> str | None:
+    found = {"verl": 0, "dict": 0, "text": 0}
+    for line in _lines(path, []):
+        if lines.verl_fields(line):
+            found["verl"] += 1
+        elif lines.dict_fields(line):
+            found["dict"] += 1
+        elif lines.text_step(line) is not None and lines.text_fields(line)[0]:
+            found["text"] += 1
+        if max(found.values()) >= 50:
+            break
+    if found["verl"]:
+        return "verl"
+    if found["dict"] and found["dict"] * 4 >= found["text"]:
+        return "dict"
+    return "text" if found["text"] else None
+
+
+class _Reader:
+    """Collects rows and notes what was passed over."""
+
+    name = "console log"
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+        self.rows = RowCollector()
+        self.batch: list[Fields] = []
+        self.broken = 0
+        self.percent: set[str] = set()
+
+    def line(self, line: str) -> None:
+        raise NotImplementedError
+
+    def put(self, row: Fields) -> None:
+        self.batch.append(row)
+        if len(self.batch) == _BATCH:
+            self.rows.add(self.batch)
+            self.batch = []
+
+    def table(self) -> Table:
+        self.rows.add(self.batch)
+        if self.broken:
+            self.notes.append(f"{count(self.broken, 'line')} cut off or garbled: what could be read was kept.")
+        if self.percent:
+            self.notes.append(percent_note(self.percent))
+        return self.rows.table(self.name, self.notes)
+
+
+class _Verl(_Reader):
+    name = "verl console"
+
+    def line(self, line: str) -> None:
+        fields = lines.verl_fields(line)
+        if fields is None:
+            return
+        row, broken = fields
+        self.broken += broken
+        if stamp := lines.time_stamp(line):
+            row["timestamp"] = stamp
+        self.put(row)
+
+
+class _Dicts(_Reader):
+    """HF's printed dicts hold no step; it is taken from the progress bar, or else rows are counted."""
+
+    name = "HF console"
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__(notes)
+        self.bars: list[tuple[int, int, int]] = []  # (rows before, done, of)
+        self.steps_known = False
+
+    def line(self, line: str) -> None:
+        for done, total in lines.progress(line):
+            self.bars.append((self.total_rows(), done, total))
+        for row, broken in lines.dict_rows(line):
+            self.broken += broken
+            self.steps_known |= "step" in row or "global_step" in row
+            if stamp := lines.time_stamp(line):
+                row["timestamp"] = stamp
+            self.put(row)
+
+    def total_rows(self) -> int:
+        return self.rows.count + len(self.batch)
+
+    def table(self) -> Table:
+        table = super().table()
+        if not self.steps_known and (steps := self._steps(table)) is not None:
+            import numpy as np
+
+            table.columns["step"] = np.array(steps)
+        return table
+
+    def _steps(self, table: Table) -> list[float] | None:
+        """The training step of each row by the bar with the largest total, which stands just before or after it."""
+        largest = max((total for _, _, total in self.bars), default=0)
+        bars = [(row, done) for row, done, total in self.bars if total == largest]
+        rows = table.rows
+        before: list[float | None] = [None] * rows
+        after: list[float | None] = [None] * rows
+        for row, done in bars:
+            if row < rows:
+                before[row] = done  # the last one printed before row `row`
+            if row > 0 and after[row - 1] is None:
+                after[row - 1] = done
+        picked = [a if a is not None else b for a, b in zip(after, before, strict=True)]
+        if not bars or sum(p is not None for p in picked) < 0.5 * rows:
+            self._count_rows(table)
+            return None
+        self.notes.append("These lines hold no step; it was taken from the progress bar beside them.")
+        return [float("nan") if p is None else float(p) for p in picked]
+
+    def _count_rows(self, table: Table) -> None:
+        import numpy as np
+
+        trained = [n for n in ("loss", "reward", "learning_rate") if n in table.columns]
+        marks = ~np.isnan(table.columns[trained[0]]) if trained else np.ones(table.rows, dtype=bool)
+        table.columns["row"] = np.maximum(np.cumsum(marks), 1).astype(np.float64)
+        self.notes.append("These lines hold no step: training rows were counted; give --factor N if a row stands for N steps.")
+
+
+class _FreeText(_Reader):
+    name = "free text log"
+
+    def line(self, line: str) -> None:
+        step = lines.text_step(line)
+        if step is None:
+            return
+        row, percent = lines.text_fields(line)
+        if not row:
+            return
+        self.percent |= percent
+        row.update(step)
+        if stamp := lines.time_stamp(line):
+            row["timestamp"] = stamp
+        self.put(row)

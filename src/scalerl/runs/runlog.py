@@ -1,0 +1,270 @@
+"""`RunLog`: a log that was read, and the way from it to a `Curve`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from scalerl.errors import InputError
+from scalerl.runs import aliases, cleaning, compute, selection
+from scalerl.runs.cleaning import Scale
+from scalerl.runs.curve import Curve
+from scalerl.runs.detect import read_table
+from scalerl.runs.reshape import reshape
+from scalerl.runs.score import choose_score, choose_trials
+from scalerl.runs.table import FloatArray, Table
+from scalerl.runs.truncation import Truncation, find_truncation
+
+X = str | None
+Y = str | Sequence[str] | None
+
+
+@dataclass
+class RunLog:
+    """All series of a log, with where they came from.
+
+    Args:
+        path: of the log.
+        table: its rows, after layouts were brought to one.
+        labels: (rows,) the run of each row, None if there is one run.
+    """
+
+    path: str
+    table: Table
+    labels: selection.Labels | None = field(default=None, repr=False)
+
+    @property
+    def columns(self) -> dict[str, FloatArray]:
+        """name -> (rows,) float64, NaN where missing, in the row order of the file."""
+        return self.table.columns
+
+    @property
+    def format(self) -> str:
+        """Human name of the format that was found."""
+        return self.table.format
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader decided or salvaged, one sentence each; `curve` adds its own to the curve."""
+        return self.table.notes
+
+    @property
+    def runs(self) -> list[str]:
+        """Names of the runs in the log; empty if it holds one run without a name."""
+        return [] if self.labels is None else [r for r in dict.fromkeys(self.labels) if r]
+
+    def run(self, name: str) -> RunLog:
+        """The log of one of several runs.
+
+        Raises:
+            InputError: no such run; the message lists them.
+        """
+        if self.labels is None:
+            raise InputError(f"{self.path}: holds a single run, so there is no run {name!r}; leave --run out or name --run-column")
+        notes = list(self.table.notes)
+        table = selection.choose_run(self.table, self.labels, name, self.path, notes)
+        table.notes = notes
+        return RunLog(self.path, table, np.array([name] * table.rows, dtype=object))
+
+    def series(self, name: str) -> FloatArray:
+        """(rows,) values of a column.
+
+        Raises:
+            InputError: no such column; the message names the nearest.
+        """
+        found = selection.resolve(name, [*self.columns, *self.table.text])
+        values = None if found is None else compute.column_values(self.table, found)
+        if values is None:
+            raise self._unknown(name, "column")
+        return values
+
+    def curve(
+        self,
+        x: X = None,
+        y: Y = None,
+        devices: float | None = None,
+        factor: float | None = None,
+        trials: float | str | None = None,
+        run: str | None = None,
+        unit: str | None = None,
+        scale: Scale = None,
+    ) -> Curve:
+        """The score against compute, cleaned; its `notes` tell what was chosen and done.
+
+        Args:
+            x: column of the compute axis; guessed if None.
+            y: column of the score, or several that continue each other; guessed if None.
+            devices: number of accelerators: compute is then wall time x devices, in GPU-hours.
+            factor: compute of one unit of x, such as GPU-hours a step.
+            trials: rollouts behind each score, a number or a column.
+            run: name of the run if the log holds several.
+            unit: name of the unit of compute.
+            scale: of the score, see `cleaning.to_fraction`.
+
+        Raises:
+            InputError: a name is unknown, several runs are in the log and none is chosen, or the score is no pass rate.
+        """
+        log = self._single(run, y)
+        if log is not self:
+            return log.curve(x, y, devices, factor, trials, None, unit, scale)
+        if run is not None and y is None and self.labels is None and run in self.columns:
+            y = run  # a wide table with a column a run
+        notes = list(self.notes)
+        name, score = choose_score(self.table, y, self.path, notes, self._unknown)
+        chosen = self._choose_x(x, score, devices, notes)
+        order, step, ordered_by = self._order(chosen, score, notes)
+        values = compute.column_values(self.table, chosen)
+        assert values is not None  # `_choose_x` gives columns that exist
+        steps = step[order.index]
+        ax = compute.axis(
+            values[order.index] if chosen != ordered_by else steps, chosen, order.seam, steps if ordered_by else None,
+            self.path, notes, devices, factor,
+        )  # fmt: skip
+        scored = score[order.index]
+        infinite = int(np.isinf(scored).sum())
+        if infinite:
+            notes.append(f"{infinite} infinite values of {name!r} left out.")
+        rows = np.flatnonzero(np.isfinite(scored))
+        here = compute.at_rows(ax.values, rows, steps if ordered_by and chosen != ordered_by else None, chosen, notes)
+        sound = np.isfinite(here) & (here >= 0)
+        if not sound.all():
+            notes.append(f"{int((~sound).sum())} rows of the score without a usable {chosen!r} left out.")
+        rows, here = rows[sound], here[sound]
+        if rows.size == 0:
+            raise InputError(f"{self.path}: no row holds both {chosen!r} and {name!r}; choose another --x or --y")
+        fraction = cleaning.to_fraction(scored[rows], name, scale, self.path, notes)
+        weights = choose_trials(self.table, trials, name, order.index[rows], self.path, notes, self._unknown)
+        cleaning.note_equal_steps(here, fraction, notes)
+        return Curve(here, fraction, weights, unit or ax.unit, self._name(), name, tuple(notes))
+
+    def truncation(self, x: X = None, run: str | None = None) -> Truncation | None:
+        """The rate of truncated rollouts along the run, or None if the log does not tell (which is not zero)."""
+        log = self._single(run, None)
+        found = find_truncation(log.table)
+        if found is None:
+            return None
+        column, rate, warning = found
+        table = Table({**log.columns, "truncation_rate": rate}, log.table.text, [], log.format)
+        curve = RunLog(self.path, table, log.labels).curve(x=x, y="truncation_rate", scale="none")
+        return Truncation(curve.compute, curve.score, column, warning)
+
+    def _single(self, run: str | None, y: Y) -> RunLog:
+        runs = self.runs
+        if run is not None and not (self.labels is None and run in self.columns and y is None) and runs != [run]:
+            return self.run(run)
+        if len(runs) > 1:
+            raise selection.several_runs(runs, self.path)
+        return self
+
+    def _name(self) -> str:
+        runs = self.runs
+        return runs[0] if runs else Path(self.path).name or self.path
+
+    def _choose_x(self, x: X, score: FloatArray, devices: float | None, notes: list[str]) -> str:
+        names = [*self.columns, *self.table.text]
+        if x is not None:
+            found = selection.resolve(x, names)
+            if found is None or compute.column_values(self.table, found) is None:
+                raise self._unknown(x, "x")
+            return found
+        if devices is not None:
+            times = compute.time_candidates(self.table)
+            if not times:
+                raise InputError(f"{self.path}: --devices needs a column of time and none is known here; name it with --x, or give --factor")
+            notes.append(f"x = {times[0]!r} x devices (guessed; --x overrides).")
+            return times[0]
+        return self._guess_x(score, notes)
+
+    def _guess_x(self, score: FloatArray, notes: list[str]) -> str:
+        scored = np.isfinite(score)
+        usable = []
+        for name in aliases.axis_candidates([*self.columns, *self.table.text]):
+            values = compute.column_values(self.table, name)
+            if values is None or score is values:
+                continue
+            known = values[np.isfinite(values)]
+            if known.size and (known.size == 1 or known.min() < known.max() or scored.sum() <= 1):
+                usable.append((name, int(np.isfinite(values[scored]).sum())))
+        if not usable:
+            self.table.columns.setdefault("row", np.arange(1.0, self.table.rows + 1))
+            notes.append("x = number of the row, as no column of steps, tokens or time is known here (--x overrides).")
+            return "row"
+        most = max(n for _, n in usable)
+        name = next(n for n, known_there in usable if known_there >= 0.8 * most)
+        others = [n for n, _ in usable if n != name]
+        notes.append(f"x = {name!r} (guessed; --x overrides{'; also: ' + selection.shortlist(others, 4) if others else ''}).")
+        if aliases.canonical(name) == "_step" or (self.format == "W&B export" and name == "Step"):
+            notes.append(f"{name!r} is W&B's count of log calls, which need not be the training step; export with the step as x axis.")
+        return name
+
+    def _order(self, x: str, score: FloatArray, notes: list[str]) -> tuple[cleaning.Order, FloatArray, str | None]:
+        """Rows in the order of training, by the step, or by x itself if it counts training."""
+        candidates = [x] if x in aliases.find([x], (*aliases.STEPS, *aliases.EPISODES, *aliases.EPOCHS, *aliases.COMPUTE, "_step")) else []
+        candidates += aliases.step_candidates(self.columns)
+        candidates = [n for n in candidates if n in self.columns]
+        rows = self.table.rows
+        if not candidates:
+            if compute.is_time(x) or x == "row":
+                return cleaning.Order(np.arange(rows), np.zeros(rows, dtype=np.bool_), ()), np.full(rows, np.nan), None
+            candidates = [x]
+        name = candidates[0]
+        step = compute.column_values(self.table, name)
+        assert step is not None
+        epochs = [n for n in aliases.find(self.columns, aliases.EPOCHS) if n != name]
+        step = cleaning.unroll_epochs(step, self.columns[epochs[0]] if epochs else None, notes)
+        if x == name and np.isfinite(step).sum() > 2 and not self._counts(step):
+            raise InputError(f"{self.path}: {x!r} goes up and down, so it is no compute axis; choose a step, time or token column as --x")
+        order = cleaning.order_rows(step, [score, self._reference(score)], score, name, notes)
+        return order, step, name
+
+    def _counts(self, step: FloatArray) -> bool:
+        return True
+
+    def _reference(self, score: FloatArray) -> FloatArray:
+        """The fullest column that is not on the rows of the score alone: training rows, which show every restart."""
+        axes = set(aliases.axis_candidates(self.columns))
+        others = {n: int(np.count_nonzero(~np.isnan(c))) for n, c in self.columns.items() if n not in axes and c is not score}
+        return self.columns[max(others, key=others.__getitem__)] if others else score
+
+    def _unknown(self, name: str, what: str) -> InputError:
+        candidates = aliases.axis_candidates(self.columns) if what == "x" else aliases.score_candidates(self.columns)
+        listed = candidates or list(self.columns)
+        near = selection.nearest(name, self.columns)
+        option = what if what == "column" else f"column for --{what}"
+        return InputError(f"{self.path}: no {option} {selection.shortlist([name])!r}{near or ';'} candidates: {selection.shortlist(listed)}")
+
+
+def read_run(path: str | Path, run: str | None = None, run_column: str | None = None) -> RunLog:
+    """Read a log of any known format.
+
+    Args:
+        path: file, folder, or `wandb://entity/project/run`.
+        run: name of the run if the log holds several.
+        run_column: column that names the runs; guessed if None.
+
+    Raises:
+        InputError: one line that names the file, what is wrong and how to mend it.
+    """
+    table = reshape(read_table(path))
+    log = RunLog(str(path), table, selection.run_labels(table, run_column, str(path)))
+    return log if run is None or (log.labels is None and run in log.columns) else log.run(run)
+
+
+def read_curve(
+    path: str | Path,
+    x: X = None,
+    y: Y = None,
+    devices: float | None = None,
+    factor: float | None = None,
+    trials: float | str | None = None,
+    run: str | None = None,
+    unit: str | None = None,
+    scale: Scale = None,
+    run_column: str | None = None,
+) -> Curve:
+    """`read_run(path).curve(...)` in one call; see there."""
+    log = read_run(path, run_column=run_column)
+    return log.curve(x, y, devices, factor, trials, run, unit, scale)
