@@ -25,6 +25,7 @@ class WandbLog:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._patience = 2_000_000  # positions tried after damage; then whole blocks are skipped, which is fast
         self.damaged = 0
         self.lost = 0
         self.cut = 0
@@ -77,7 +78,7 @@ class WandbLog:
                 yield kind, data[at + _HEADER : at + _HEADER + size]
                 at += _HEADER + size
                 continue
-            goal = next((i for i in range(at + 1, block_end - _HEADER + 1) if self._holds(i)), block_end)
+            goal = self._next(at + 1, block_end)
             if goal == end:
                 self.cut += end - at  # nothing follows: unfinished, or the zeros of a disk that lost power
                 return
@@ -85,6 +86,13 @@ class WandbLog:
             self.lost += goal - at
             yield _DAMAGED, b""
             at = goal
+
+    def _next(self, at: int, block_end: int) -> int:
+        """The next place in the block where a fragment begins, or the block's end."""
+        if self._patience <= 0:
+            return block_end
+        self._patience -= block_end - at
+        return next((i for i in range(at, block_end - _HEADER + 1) if self._holds(i)), block_end)
 
     def _holds(self, at: int) -> bool:
         """Whether a fragment begins at `at`: a known kind, within its block, with the right checksum."""
