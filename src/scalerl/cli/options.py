@@ -1,0 +1,182 @@
+"""Options that several commands share, in one place: how to read a log, how to answer."""
+
+from __future__ import annotations
+
+import functools
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from scalerl.errors import InputError
+
+if TYPE_CHECKING:
+    from scalerl.runs import Curve, RunLog
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+PICTURES = (".png", ".svg", ".pdf")
+STDIN = "-"
+
+
+class Number(click.ParamType):
+    """A finite number within bounds; 100,000 and 100_000 and 1e5 are the same."""
+
+    name = "number"
+
+    def __init__(self, above: float = -math.inf, below: float = math.inf, least: float = -math.inf) -> None:
+        self.above, self.below, self.least = above, below, least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(str(value).replace(",", "").replace("_", ""))
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        if not (math.isfinite(number) and self.above < number < self.below and number >= self.least):
+            self.fail(f"{value!r} is out of range: {self._range()}", param, ctx)
+        return number
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "NUMBER"
+
+    def _range(self) -> str:
+        parts = []
+        if math.isfinite(self.above):
+            parts.append(f"above {self.above:g}")
+        if math.isfinite(self.least):
+            parts.append(f"at least {self.least:g}")
+        if math.isfinite(self.below):
+            parts.append(f"below {self.below:g}")
+        return "it must be " + (" and ".join(parts) or "finite")
+
+
+class Picture(click.ParamType):
+    """Path of a picture to write: its folder exists and its ending is one that can be drawn."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        path = Path(str(value))
+        if path.suffix.lower() not in PICTURES:
+            self.fail(f"{str(path)!r} does not end in .png, .svg or .pdf; name the picture so", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"there is no folder {str(path.parent)!r}; make it first", param, ctx)
+        return str(path)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "FILE.png|svg|pdf"
+
+
+class Since(Number):
+    """`auto`, or the compute before which points are warm-up."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return "auto" if str(value).strip().lower() == "auto" else super().convert(value, param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "COMPUTE|auto"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a log is to be read, as the user asked; None where the reader is to guess."""
+
+    x: str | None = None
+    y: str | None = None
+    run: str | None = None
+    run_column: str | None = None
+    devices: float | None = None
+    factor: float | None = None
+    trials: str | None = None
+    unit: str | None = None
+    scale: str | None = None
+
+    def log(self, path: str) -> RunLog:
+        """Read a log; "-" is stdin."""
+        from scalerl.runs import read_run
+
+        if path != STDIN:
+            return read_run(path, run=self.run, run_column=self.run_column)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "stdin"
+            file.write_bytes(click.get_binary_stream("stdin").read())
+            try:
+                log = read_run(file, run=self.run, run_column=self.run_column)
+            except InputError as error:
+                raise InputError(str(error).replace(str(file), "stdin")) from error
+            log.path = "stdin"
+            return log
+
+    def curve(self, log: RunLog) -> Curve:
+        """The curve of a log."""
+        return log.curve(x=self.x, y=self.y, devices=self.devices, factor=self.factor, trials=self.trials,
+                         run=self.run, unit=self.unit, scale=self.scale)  # fmt: skip
+
+
+_READING = (
+    click.option("--x", metavar="COLUMN", help="Column of the compute axis (steps, tokens, GPU-hours, time); guessed."),
+    click.option("--y", metavar="COLUMN", help="Column of the score (pass rate); 'a,b' joins a renamed one; guessed."),
+    click.option("--run", metavar="NAME", help="The run to take where the file holds several."),
+    click.option("--run-column", metavar="COLUMN", help="Column that names the runs."),
+    click.option("--devices", type=Number(above=0), help="Number of GPUs: compute is wall time x GPUs."),
+    click.option("--factor", type=Number(above=0), help="Compute of one unit of x, e.g. GPU-hours a step."),
+    click.option("--trials", metavar="N|COLUMN", help="Graded answers behind each score: their noise is then known."),
+    click.option("--unit", metavar="NAME", help="Name of the unit of compute, e.g. gpu-hour."),
+    click.option("--scale", metavar="RANGE", help="Range of the score: percent, signed, none, or LOW:HIGH."),
+)  # fmt: skip
+
+
+def reading_options(command: Command) -> Command:
+    """Add the options of `Reading`, and hand them to the command as `reading`."""
+
+    @functools.wraps(command)
+    def with_reading(*args: Any, **options: Any) -> Any:
+        reading = Reading(**{f.name: options.pop(f.name) for f in fields(Reading)})
+        return command(*args, reading=reading, **options)
+
+    for option in reversed(_READING):
+        with_reading = option(with_reading)
+    return with_reading  # type: ignore[return-value]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; notes go to stderr.")
+level_option = click.option(
+    "--level", type=Number(above=0, below=1), default=0.9, show_default=True, help="Coverage of the intervals."
+)
+since_option = click.option(
+    "--from", "since", type=Since(least=0), default="auto", show_default=True,
+    help="Leave out points before this compute as warm-up; auto proposes it, 0 keeps all.",
+)  # fmt: skip
+upto_option = click.option(
+    "--upto", type=Number(above=0), help="Forget everything after this compute: what would it have said then?"
+)
+plot_option = click.option("--plot", type=Picture(), help="Draw the answer.")
+
+
+def draw(plot: Callable[[str], Any], path: str) -> None:
+    """Write a picture.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        plot(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}); choose another --plot") from error
+
+
+def stdin_is_free(files: tuple[str, ...]) -> None:
+    """Refuse "-" twice.
+
+    Raises:
+        InputError: stdin is named more than once.
+    """
+    if files.count(STDIN) > 1:
+        raise InputError("stdin: '-' can stand for one file only; name the others")
+
+
+__all__ = ["Number", "Picture", "Reading", "draw", "json_option", "level_option", "plot_option", "reading_options",
+           "since_option", "stdin_is_free", "upto_option"]  # fmt: skip

@@ -1,0 +1,66 @@
+"""Where answers and notes go: answers to stdout, notes and errors to stderr; a reader that hangs up is no error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+MAX_WIDTH = 100
+MAX_LINE = 600
+
+
+def one_line(text: str, limit: int = MAX_LINE) -> str:
+    """The text without line breaks and control characters, cut to `limit` characters."""
+    flat = " ".join(text.split())
+    flat = "".join(c if c.isprintable() else "\\" + f"x{ord(c):02x}" for c in flat)
+    return flat if len(flat) <= limit else flat[: limit - 3] + "..."
+
+
+def say(text: str) -> None:
+    """One line to stderr."""
+    _write(sys.stderr, one_line(text) + "\n")
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """One JSON object to stdout."""
+    _write(sys.stdout, json.dumps(answer, indent=1, allow_nan=False) + "\n")
+
+
+def print_view(*parts: Any) -> None:
+    """Rich renderables to stdout: coloured on a terminal, plain elsewhere, 80 columns where the width is unknown."""
+    from scalerl.report.terminal import render
+
+    stream = sys.stdout
+    width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
+    _write(stream, render(parts, max(width, 40), _wants_colour(stream), stream.encoding or "utf-8"))
+
+
+def _wants_colour(stream: IO[str]) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _write(stream: IO[str], text: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    with _quiet_pipe(stream):
+        stream.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
+        stream.flush()
+
+
+@contextmanager
+def _quiet_pipe(stream: IO[str]) -> Iterator[None]:
+    """`| head` closes the pipe early: the rest goes nowhere, without a word."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # or the interpreter complains when it flushes at exit
+        os.close(nowhere)
