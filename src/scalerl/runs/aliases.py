@@ -52,7 +52,9 @@ TRUNCATION = (
     "response_length/clip_ratio", "response_length_non_aborted/clip_ratio",
 )  # fmt: skip
 
-_HELD_OUT = re.compile(r"(?:^|[/_.\- ])(?:eval|evals|evaluation|val|valid|validation|test|heldout|held[_-]?out|dev|val-core)(?:$|[/_.\- ])")
+_HELD_OUT = re.compile(
+    r"(?:^|[/_.\- ])(?:eval|evals|evaluation|val|valid|validation|test|heldout|held[_-]?out|dev|val-core)(?:$|[/_.\- ])"
+)
 _TRAIN = re.compile(r"(?:^|[/_.\- ])(?:train|training|rollout)(?:$|[/_.\- ])")
 _PASS = re.compile(
     r"pass[_\-@ ]?rate|pass@1(?!\d)|pass_at_1(?!\d)|pass1(?!\d)|mean@\d+|avg@\d+|avg_at_\d+|accurac|(?:^|[/_.\- ])acc(?:$|[/_.\-@ ])"

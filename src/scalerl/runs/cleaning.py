@@ -120,7 +120,12 @@ def _restarts(step: FloatArray) -> list[int]:
 
 
 def _note_restart(
-    cuts: list[tuple[int, float]], keep: NDArray[np.bool_], step: FloatArray, score: FloatArray, name: str, notes: list[str]
+    cuts: list[tuple[int, float]],
+    keep: NDArray[np.bool_],
+    step: FloatArray,
+    score: FloatArray,
+    name: str,
+    notes: list[str],
 ) -> None:
     scored = ~np.isnan(score)
     lost = np.flatnonzero(~keep & scored)
@@ -139,7 +144,11 @@ def _note_restart(
     steps = sorted(set(by_row.values()))
     at = f"a restart at {name} {steps[0]:g}"
     if len(steps) > 1:
-        at = f"{len(steps)} restarts at {name} " + ", ".join(f"{s:g}" for s in steps[:5]) + (", ..." if len(steps) > 5 else "")
+        at = (
+            f"{len(steps)} restarts at {name} "
+            + ", ".join(f"{s:g}" for s in steps[:5])
+            + (", ..." if len(steps) > 5 else "")
+        )
     notes.append(f"{count(lost.size, what, what.replace('row', 'rows', 1))} repeated by {at}: the later run wins.")
     if left.size and lost.size and step[lost].max() > step[left].max():
         notes.append(
@@ -160,7 +169,9 @@ def note_equal_steps(x: FloatArray, y: FloatArray, notes: list[str]) -> None:
     if (low == high).all():
         notes.append(f"{count(surplus, 'row')} repeated exactly: counted once.")
     else:
-        notes.append(f"Up to {sizes.max()} rows a step (micro-batches, ranks or prompts): {x.size:,} rows averaged to {unique.size:,} points.")
+        notes.append(
+            f"Up to {sizes.max()} rows a step (micro-batches, ranks or prompts): {x.size:,} rows averaged to {unique.size:,} points."
+        )
 
 
 def to_fraction(y: FloatArray, name: str, scale: Scale, path: str, notes: list[str]) -> FloatArray:
@@ -189,7 +200,9 @@ def to_fraction(y: FloatArray, name: str, scale: Scale, path: str, notes: list[s
         return y / 100
     if low < 0 and low >= -1 - 1e-6 and high <= 1 + 1e-6:
         if aliases.is_rate(name) and "reward" not in name.lower():
-            raise InputError(f"{path}: {name!r} falls to {low:g}, and a pass rate cannot be negative; choose another --y or give --scale")
+            raise InputError(
+                f"{path}: {name!r} falls to {low:g}, and a pass rate cannot be negative; choose another --y or give --scale"
+            )
         notes.append(
             f"{name!r} lies between {low:.3g} and {high:.3g}: read as a reward of -1 or 1, so the pass rate is (reward + 1) / 2; "
             "--scale none keeps it as it is."
@@ -210,7 +223,9 @@ def _round_up(value: float) -> float:
 def _refuse_mixed(y: FloatArray, name: str, path: str) -> None:
     """A column that changes from fractions to percent on the way cannot be read either way."""
     below = (y > 0) & (y <= 1)
-    jump = np.flatnonzero(below[:-1] & (y[1:] > 20 * np.maximum(y[:-1], 0.05)) | below[1:] & (y[:-1] > 20 * np.maximum(y[1:], 0.05)))
+    jump = np.flatnonzero(
+        below[:-1] & (y[1:] > 20 * np.maximum(y[:-1], 0.05)) | below[1:] & (y[:-1] > 20 * np.maximum(y[1:], 0.05))
+    )
     if below.sum() >= 2 and (y > 1.5).sum() >= 2 and jump.size:
         i = int(jump[0])
         raise InputError(
@@ -226,7 +241,9 @@ def _given_scale(y: FloatArray, name: str, scale: Scale, path: str, notes: list[
     outside = np.count_nonzero((result < -1e-9) | (result > 1 + 1e-9))
     if outside:
         worst = y[np.argmax(np.abs(result - 0.5))]
-        raise InputError(f"{path}: {name!r} holds {worst:g}, outside the range {low:g}:{high:g} of --scale; widen the range")
+        raise InputError(
+            f"{path}: {name!r} holds {worst:g}, outside the range {low:g}:{high:g} of --scale; widen the range"
+        )
     notes.append(f"{name!r} scaled from {low:g}:{high:g} to 0:1, as told.")
     return np.clip(result, 0.0, 1.0)
 

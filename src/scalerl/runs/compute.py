@@ -58,7 +58,9 @@ def _dates(cells: list[str]) -> FloatArray | None:
 def is_time(name: str) -> bool:
     """Whether a column measures time, by its name."""
     low = aliases.canonical(name)
-    return aliases.unit_of(name) == "second" or bool(re.search(r"(?:^|[/_.])(?:time|timing|timing_s|runtime|seconds|secs?|duration)(?:$|[/_.])", low))
+    return aliases.unit_of(name) == "second" or bool(
+        re.search(r"(?:^|[/_.])(?:time|timing|timing_s|runtime|seconds|secs?|duration)(?:$|[/_.])", low)
+    )
 
 
 def time_candidates(table: Table) -> list[str]:
@@ -69,8 +71,14 @@ def time_candidates(table: Table) -> list[str]:
 
 
 def axis(
-    values: FloatArray, name: str, seam: NDArray[np.bool_], step: FloatArray | None, path: str, notes: list[str],
-    devices: float | None = None, factor: float | None = None,
+    values: FloatArray,
+    name: str,
+    seam: NDArray[np.bool_],
+    step: FloatArray | None,
+    path: str,
+    notes: list[str],
+    devices: float | None = None,
+    factor: float | None = None,
 ) -> Axis:
     """Turn a column into the compute axis.
 
@@ -107,14 +115,18 @@ def axis(
     result[known] = v
     if devices is not None:
         if not timed:
-            raise InputError(f"{path}: --devices multiplies time, but {name!r} is no time; give --factor, or a column of time as --x")
+            raise InputError(
+                f"{path}: --devices multiplies time, but {name!r} is no time; give --factor, or a column of time as --x"
+            )
         return Axis(result * devices / 3600 * (factor or 1.0), "gpu-hour")
     if factor is not None:
         return Axis(result * factor, f"{unit} x {factor:g}")
     return Axis(result, unit)
 
 
-def at_rows(values: FloatArray, rows: NDArray[np.intp], step: FloatArray | None, name: str, notes: list[str]) -> FloatArray:
+def at_rows(
+    values: FloatArray, rows: NDArray[np.intp], step: FloatArray | None, name: str, notes: list[str]
+) -> FloatArray:
     """Compute at the rows of the score; where the row itself has none it is taken from the rows around it.
 
     Training rows often carry tokens or time and evaluation rows do not; they share the step.
@@ -174,7 +186,9 @@ def _elapsed(v: FloatArray, name: str, seam: NDArray[np.bool_], from_zero: bool,
     gap = ahead > limit
     if gap.any():
         hours = float((ahead[gap] - usual).sum()) / 3600
-        notes.append(f"{count(int(gap.sum()), 'gap')} longer than {limit / 60:.0f} minutes left out of {name!r} ({hours:.1f} hours).")
+        notes.append(
+            f"{count(int(gap.sum()), 'gap')} longer than {limit / 60:.0f} minutes left out of {name!r} ({hours:.1f} hours)."
+        )
     ahead = np.where(gap | (seam[1:] & stamps), usual, ahead)
     start = (0.0 if from_zero else usual) if stamps else max(float(v[0]), 0.0)
     return start + np.concatenate([[0.0], np.cumsum(ahead)])
@@ -202,6 +216,8 @@ def _mend_counter(v: FloatArray, name: str, path: str, notes: list[str]) -> Floa
     falls = ahead < 0
     again = v[1:][falls] <= 0.5 * v[:-1][falls]
     if not again.all() or _is_wavy(v):
-        raise InputError(f"{path}: {name!r} goes up and down, so it is no compute axis; choose a step, time or token column as --x")
+        raise InputError(
+            f"{path}: {name!r} goes up and down, so it is no compute axis; choose a step, time or token column as --x"
+        )
     notes.append(f"{name!r} starts again {count(int(falls.sum()), 'time')} (restarts): it was counted on.")
     return v[0] + np.concatenate([[0.0], np.cumsum(np.where(falls, v[1:], ahead))])

@@ -53,7 +53,9 @@ def read_table(path: str | Path) -> Table:
     if address.startswith("wandb://") or (address.startswith(("http://", "https://")) and "/runs/" in address):
         return _module("wandb_online").read(address)  # type: ignore[no-any-return]
     if "://" in address:
-        raise InputError(f"{address}: only W&B runs are read over the network (wandb://entity/project/run); give a file")
+        raise InputError(
+            f"{address}: only W&B runs are read over the network (wandb://entity/project/run); give a file"
+        )
     file = Path(path)
     head = _head(file)
     for name in FORMATS:
@@ -95,7 +97,9 @@ def _nearest_file(file: Path) -> str | None:
 
 def _finish(file: Path, table: Table) -> Table:
     if table.rows == 0 or not table.columns:
-        raise InputError(f"{file}: read as {table.format}, but it holds no rows of numbers; has the run logged anything?")
+        raise InputError(
+            f"{file}: read as {table.format}, but it holds no rows of numbers; has the run logged anything?"
+        )
     return table
 
 

@@ -10,7 +10,9 @@ from scalerl.runs import aliases
 from scalerl.runs.table import FloatArray, Table, TextColumn, count
 
 _EXPORT_SUFFIX = re.compile(r"__(?:MIN|MAX)$")
-_SPLIT_WORDS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "validation", "test", "event", "dev", "rollout"})
+_SPLIT_WORDS = frozenset(
+    {"train", "training", "eval", "evaluation", "val", "valid", "validation", "test", "event", "dev", "rollout"}
+)
 
 
 def reshape(table: Table) -> Table:
@@ -40,7 +42,10 @@ def wandb_export(table: Table) -> Table:
         empty = np.full(table.rows, np.nan)
         columns[metric] = np.concatenate([runs[run].get(metric, empty)[rows] for run, rows in parts])
     text: dict[str, TextColumn] = {"run": [run for run, rows in parts for _ in rows]}
-    notes = [*table.notes, f"W&B export: {count(len(runs), 'run')} with {', '.join(metrics[:5])}; __MIN and __MAX columns left out."]
+    notes = [
+        *table.notes,
+        f"W&B export: {count(len(runs), 'run')} with {', '.join(metrics[:5])}; __MIN and __MAX columns left out.",
+    ]
     return Table(columns, text, notes, "W&B export")
 
 
@@ -68,7 +73,8 @@ def tidy_metrics(table: Table) -> Table:
 def splits(table: Table) -> Table:
     """A text column with train and eval: metrics that stand in both kinds of rows become `train/x` and `eval/x`."""
     for name in aliases.find(table.text, aliases.SPLIT_COLUMNS):
-        labels = np.array([label.strip().lower() for label in table.text[name]], dtype=object)
+        words = {word: word.strip().lower() for word in set(table.text[name])}
+        labels = np.array([words[word] for word in table.text[name]], dtype=object)
         kinds = [k for k in dict.fromkeys(labels) if k]
         if len(kinds) < 2 or not set(kinds) <= _SPLIT_WORDS:
             continue
@@ -107,7 +113,12 @@ def tasks(table: Table) -> Table:
             whole = columns.pop(metric)
             for task in found:
                 columns[f"eval/{task}/{metric.rpartition('/')[2]}"] = np.where(labels == task, whole, np.nan)
-    return Table(columns, table.text, [*table.notes, f"Evaluations of {count(len(found), 'task')}: {', '.join(found[:5])}."], table.format)
+    return Table(
+        columns,
+        table.text,
+        [*table.notes, f"Evaluations of {count(len(found), 'task')}: {', '.join(found[:5])}."],
+        table.format,
+    )
 
 
 def device_hours(table: Table) -> Table:

@@ -28,7 +28,7 @@ class RowCollector:
     def __init__(self) -> None:
         self.count = 0
         self._numbers: dict[str, list[tuple[Index, FloatArray]]] = {}
-        self._texts: dict[str, dict[int, str]] = {}
+        self._texts: dict[str, list[tuple[Index, NDArray[np.object_]]]] = {}
         self._long: set[str] = set()
         self._lists: set[str] = set()
         self._percent: set[str] = set()
@@ -36,12 +36,16 @@ class RowCollector:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Append rows."""
+        signatures = list(map(tuple, rows))
         groups: dict[tuple[str, ...], list[int]] = {}
-        for i, keys in enumerate(map(tuple, rows)):
-            if keys in groups:
-                groups[keys].append(i)
-            else:
-                groups[keys] = [i]
+        if signatures and signatures.count(signatures[0]) == len(rows):
+            groups[signatures[0]] = list(range(len(rows)))
+        else:
+            for i, keys in enumerate(signatures):
+                if keys in groups:
+                    groups[keys].append(i)
+                else:
+                    groups[keys] = [i]
         for keys, members in groups.items():
             whole = len(members) == len(rows)
             index: Index = slice(self.count, self.count + len(rows)) if whole else np.array(members) + self.count
@@ -62,19 +66,7 @@ class RowCollector:
                 else:  # a key that came twice in one row (flat and nested) keeps the value that is there
                     column[index] = np.where(known, values, column[index])
             columns[name] = column
-        text: dict[str, TextColumn] = {}
-        for name, cells in self._texts.items():
-            numeric = int(np.count_nonzero(~np.isnan(columns[name]))) if name in columns else 0
-            if numeric >= len(cells) and numeric:
-                example = next(iter(cells.values()))
-                notes.append(f"{count(len(cells), 'cell')} of {name!r} not a number ({example!r}): read as missing.")
-                continue
-            text[name] = [cells.get(i, "") for i in range(self.count)]
-            if numeric:
-                whole = columns.pop(name)
-                text[name] = [t or ("" if math.isnan(v) else f"{v:g}") for t, v in zip(text[name], whole, strict=True)]
-            elif name in columns:
-                del columns[name]
+        text = self._text_columns(columns, notes)
         if self._long:
             notes.append(f"Long texts were left out: {', '.join(sorted(self._long)[:5])}.")
         if self._lists:
@@ -82,6 +74,26 @@ class RowCollector:
         if self._percent:
             notes.append(percent_note(self._percent))
         return Table(columns, text, notes, format)
+
+    def _text_columns(self, columns: dict[str, FloatArray], notes: list[str]) -> dict[str, TextColumn]:
+        """Columns of text; where a name has numbers as well, the larger part decides what the column is."""
+        text: dict[str, TextColumn] = {}
+        for name, parts in self._texts.items():
+            cells = np.full(self.count, "", dtype=object)
+            for index, values in parts:
+                cells[index] = values
+            filled = np.flatnonzero(cells != "")
+            numbers = columns.get(name, np.full(0, np.nan))
+            numeric = int(np.count_nonzero(~np.isnan(numbers)))
+            if numeric and numeric >= filled.size:
+                example = str(cells[filled[0]])[:40]
+                notes.append(f"{count(filled.size, 'cell')} of {name!r} not a number ({example!r}): read as missing.")
+                continue
+            for i in np.flatnonzero(~np.isnan(numbers)):
+                cells[i] = cells[i] or f"{numbers[i]:.12g}"
+            columns.pop(name, None)
+            text[name] = cells
+        return text
 
     def _add_values(self, key: str, values: Sequence[Any], index: Index) -> None:
         try:
@@ -102,6 +114,8 @@ class RowCollector:
 
     def _add_mixed(self, key: str, values: Sequence[Any], index: Index) -> None:
         """One key whose values are not all numbers: texts, nested objects, lists."""
+        if set(map(type, values)) == {str} and self._add_labels(key, values, index):
+            return
         rows = np.arange(index.start, index.stop) if isinstance(index, slice) else index
         nested = [i for i, v in enumerate(values) if isinstance(v, Mapping)]
         if nested:
@@ -118,6 +132,21 @@ class RowCollector:
                 numbers[i] = to_float(value)
         if len(nested) < len(values):
             self._put(key, rows, numbers)
+
+    def _add_labels(self, key: str, values: Sequence[str], index: Index) -> bool:
+        """A few words that stand in many rows (`kind`, `run`), done word by word instead of row by row."""
+        words = set(values)
+        if len(words) > 1000 or any(parse_number(w) is not None or len(w) > LONGEST_TEXT for w in words):
+            return False
+        shared = {w: self._shared.setdefault(w, w) for w in words}
+        self._put_text(key, index, [shared[v] for v in values])
+        return True
+
+    def _put_text(self, key: str, index: Index, values: list[str]) -> None:
+        cells = np.empty(len(values), dtype=object)
+        cells[:] = values
+        if key in self._texts or len(self._texts) < _MOST_COLUMNS:
+            self._texts.setdefault(key, []).append((index, cells))
 
     def _add_nested(self, key: str, objects: Sequence[Row], rows: NDArray[np.intp]) -> None:
         groups: dict[tuple[str, ...], list[int]] = {}
@@ -136,7 +165,7 @@ class RowCollector:
         if len(value) > LONGEST_TEXT:
             self._long.add(key)
         else:
-            self._texts.setdefault(key, {})[row] = self._shared.setdefault(value, value)
+            self._put_text(key, np.array([row]), [self._shared.setdefault(value, value)])
         return math.nan
 
     def _list_mean(self, key: str, values: Sequence[Any]) -> float:

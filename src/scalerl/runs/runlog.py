@@ -63,7 +63,9 @@ class RunLog:
             InputError: no such run; the message lists them.
         """
         if self.labels is None:
-            raise InputError(f"{self.path}: holds a single run, so there is no run {name!r}; leave --run out or name --run-column")
+            raise InputError(
+                f"{self.path}: holds a single run, so there is no run {name!r}; leave --run out or name --run-column"
+            )
         notes = list(self.table.notes)
         table = selection.choose_run(self.table, self.labels, name, self.path, notes)
         table.notes = notes
@@ -173,7 +175,9 @@ class RunLog:
         if devices is not None:
             times = compute.time_candidates(self.table)
             if not times:
-                raise InputError(f"{self.path}: --devices needs a column of time and none is known here; name it with --x, or give --factor")
+                raise InputError(
+                    f"{self.path}: --devices needs a column of time and none is known here; name it with --x, or give --factor"
+                )
             notes.append(f"x = {times[0]!r} x devices (guessed; --x overrides).")
             return times[0]
         return self._guess_x(score, notes)
@@ -195,14 +199,22 @@ class RunLog:
         most = max(n for _, n in usable)
         name = next(n for n, known_there in usable if known_there >= 0.8 * most)
         others = [n for n, _ in usable if n != name]
-        notes.append(f"x = {name!r} (guessed; --x overrides{'; also: ' + selection.shortlist(others, 4) if others else ''}).")
+        notes.append(
+            f"x = {name!r} (guessed; --x overrides{'; also: ' + selection.shortlist(others, 4) if others else ''})."
+        )
         if aliases.canonical(name) == "_step" or (self.format == "W&B export" and name == "Step"):
-            notes.append(f"{name!r} is W&B's count of log calls, which need not be the training step; export with the step as x axis.")
+            notes.append(
+                f"{name!r} is W&B's count of log calls, which need not be the training step; export with the step as x axis."
+            )
         return name
 
     def _order(self, x: str, score: FloatArray, notes: list[str]) -> tuple[cleaning.Order, FloatArray, str | None]:
         """Rows in the order of training, by the step, or by x itself if it counts training."""
-        candidates = [x] if x in aliases.find([x], (*aliases.STEPS, *aliases.EPISODES, *aliases.EPOCHS, *aliases.COMPUTE, "_step")) else []
+        candidates = (
+            [x]
+            if x in aliases.find([x], (*aliases.STEPS, *aliases.EPISODES, *aliases.EPOCHS, *aliases.COMPUTE, "_step"))
+            else []
+        )
         candidates += aliases.step_candidates(self.columns)
         candidates = [n for n in candidates if n in self.columns]
         rows = self.table.rows
@@ -216,7 +228,9 @@ class RunLog:
         epochs = [n for n in aliases.find(self.columns, aliases.EPOCHS) if n != name]
         step = cleaning.unroll_epochs(step, self.columns[epochs[0]] if epochs else None, notes)
         if x == name and np.isfinite(step).sum() > 2 and not self._counts(step):
-            raise InputError(f"{self.path}: {x!r} goes up and down, so it is no compute axis; choose a step, time or token column as --x")
+            raise InputError(
+                f"{self.path}: {x!r} goes up and down, so it is no compute axis; choose a step, time or token column as --x"
+            )
         order = cleaning.order_rows(step, [score, self._reference(score)], score, name, notes)
         return order, step, name
 
@@ -226,7 +240,9 @@ class RunLog:
     def _reference(self, score: FloatArray) -> FloatArray:
         """The fullest column that is not on the rows of the score alone: training rows, which show every restart."""
         axes = set(aliases.axis_candidates(self.columns))
-        others = {n: int(np.count_nonzero(~np.isnan(c))) for n, c in self.columns.items() if n not in axes and c is not score}
+        others = {
+            n: int(np.count_nonzero(~np.isnan(c))) for n, c in self.columns.items() if n not in axes and c is not score
+        }
         return self.columns[max(others, key=others.__getitem__)] if others else score
 
     def _unknown(self, name: str, what: str) -> InputError:
@@ -234,7 +250,9 @@ class RunLog:
         listed = candidates or list(self.columns)
         near = selection.nearest(name, self.columns)
         option = what if what == "column" else f"column for --{what}"
-        return InputError(f"{self.path}: no {option} {selection.shortlist([name])!r}{near or ';'} candidates: {selection.shortlist(listed)}")
+        return InputError(
+            f"{self.path}: no {option} {selection.shortlist([name])!r}{near or ';'} candidates: {selection.shortlist(listed)}"
+        )
 
 
 def read_run(path: str | Path, run: str | None = None, run_column: str | None = None) -> RunLog:

@@ -34,7 +34,13 @@ def choose_score(
 
 
 def choose_trials(
-    table: Table, trials: float | str | None, score: str, rows: NDArray[np.intp], path: str, notes: list[str], unknown: Unknown
+    table: Table,
+    trials: float | str | None,
+    score: str,
+    rows: NDArray[np.intp],
+    path: str,
+    notes: list[str],
+    unknown: Unknown,
 ) -> FloatArray | None:
     """(n,) trials behind each score, or None if unknown.
 
@@ -50,7 +56,9 @@ def choose_trials(
                 raise unknown(str(trials), "trials") from None
             values = table.columns[name][rows]
             if not (np.isfinite(values).all() and (values > 0).all()):
-                raise InputError(f"{path}: trials column {name!r} has empty cells or values not above 0; give one number") from None
+                raise InputError(
+                    f"{path}: trials column {name!r} has empty cells or values not above 0; give one number"
+                ) from None
             return values
     if trials is not None:
         if not (np.isfinite(trials) and trials > 0):
@@ -88,7 +96,9 @@ def _given(table: Table, names: list[str], notes: list[str], unknown: Unknown) -
     else:
         heirs = [n for n in aliases.score_candidates(table.columns) if _continues(table, found[0], n)]
         if heirs:
-            notes.append(f"{found[0]!r} and {heirs[0]!r} follow each other; if it was renamed, give --y '{found[0]},{heirs[0]}'.")
+            notes.append(
+                f"{found[0]!r} and {heirs[0]!r} follow each other; if it was renamed, give --y '{found[0]},{heirs[0]}'."
+            )
     return found[0], score
 
 
@@ -112,7 +122,9 @@ def _with_rename(table: Table, name: str, others: list[str], notes: list[str]) -
     for other in others:
         if (aliases.is_held_out(other), aliases.is_rate(other)) == kind and _continues(table, name, other):
             first, second = sorted((name, other), key=lambda n: int(np.flatnonzero(~np.isnan(table.columns[n]))[0]))
-            notes.append(f"{first!r} goes on as {second!r}: joined, as the metric seems renamed mid-run (--y overrides).")
+            notes.append(
+                f"{first!r} goes on as {second!r}: joined, as the metric seems renamed mid-run (--y overrides)."
+            )
             return name, np.where(np.isnan(score), table.columns[other], score)
     return name, score
 

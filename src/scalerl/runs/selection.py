@@ -53,7 +53,9 @@ def run_labels(table: Table, run_column: str | None, path: str) -> Labels | None
         found = resolve(run_column, [*table.text, *table.columns])
         if found is None:
             options = [*table.text, *table.columns]
-            raise InputError(f"{path}: no column {run_column!r} for --run-column{nearest(run_column, options) or '; columns: ' + shortlist(options)}")
+            raise InputError(
+                f"{path}: no column {run_column!r} for --run-column{nearest(run_column, options) or '; columns: ' + shortlist(options)}"
+            )
         return _labels(table, found)
     chosen: Labels | None = None
     for name in aliases.find([*table.text, *table.columns], aliases.RUN_COLUMNS):
@@ -61,7 +63,13 @@ def run_labels(table: Table, run_column: str | None, path: str) -> Labels | None
         found_runs = [r for r in dict.fromkeys(labels) if r]
         if not 2 <= len(found_runs) <= max(table.rows // 2, 2) or not _parts(table, chosen, labels):
             continue
-        chosen = labels if chosen is None else np.array([f"{a} / {b}" if a and b else a or b for a, b in zip(chosen, labels, strict=True)], dtype=object)
+        chosen = (
+            labels
+            if chosen is None
+            else np.array(
+                [f"{a} / {b}" if a and b else a or b for a, b in zip(chosen, labels, strict=True)], dtype=object
+            )
+        )
     return chosen
 
 

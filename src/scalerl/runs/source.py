@@ -17,7 +17,7 @@ from typing import IO
 from scalerl.errors import InputError
 
 HEAD = 64 * 1024
-BLOCK = 4 * 1024 * 1024
+BLOCK = 512 * 1024  # the rows of a block stay in the cache while they become columns
 _PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
 _BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -112,7 +112,9 @@ def _unpacked(path: Path, size: int, notes: list[str]) -> Iterator[bytes]:
             notes.append(f"The file is packed with {packing}; it was unpacked.")
             yield from _packed(_opener(packing, raw), size, path, packing, notes)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); check the path and its rights") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
+        ) from error
 
 
 def _opener(packing: str, raw: IO[bytes]) -> IO[bytes]:
@@ -132,7 +134,9 @@ def _packed(stream: IO[bytes], size: int, path: Path, packing: str, notes: list[
             piece = stream.read(min(size, 64 * 1024))
         except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
             if got == 0:
-                raise InputError(f"{path}: is a broken {packing} file ({error}); unpack it and read the rest") from error
+                raise InputError(
+                    f"{path}: is a broken {packing} file ({error}); unpack it and read the rest"
+                ) from error
             notes.append(f"The {packing} file is cut off or broken; what it holds up to byte {got:,} was read.")
             return
         if not piece:

@@ -36,7 +36,9 @@ class Table:
     def __post_init__(self) -> None:
         lengths = {len(c) for c in self.columns.values()} | {len(c) for c in self.text.values()}
         if len(lengths) > 1:
-            raise InputError(f"{self.format}: columns differ in length ({sorted(lengths)}); this is a fault of the reader")
+            raise InputError(
+                f"{self.format}: columns differ in length ({sorted(lengths)}); this is a fault of the reader"
+            )
 
     @property
     def rows(self) -> int:

@@ -46,6 +46,8 @@ def find_truncation(table: Table) -> tuple[str, FloatArray, str | None] | None:
                 rate = table.columns[part] / table.columns[whole]
             if np.isfinite(rate).any():
                 return f"{part} / {whole}", np.where(np.isfinite(rate), rate, np.nan), None
-    for name in aliases.find(table.columns, ("val/stop_rate", "stop_rate")):  # open-instruct: share that ended by itself
+    for name in aliases.find(
+        table.columns, ("val/stop_rate", "stop_rate")
+    ):  # open-instruct: share that ended by itself
         return f"1 - {name}", 1.0 - table.columns[name], None
     return None

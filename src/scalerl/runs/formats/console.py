@@ -171,7 +171,9 @@ class _Dicts(_Reader):
         trained = [n for n in ("loss", "reward", "learning_rate") if n in table.columns]
         marks = ~np.isnan(table.columns[trained[0]]) if trained else np.ones(table.rows, dtype=bool)
         table.columns["row"] = np.maximum(np.cumsum(marks), 1).astype(np.float64)
-        self.notes.append("These lines hold no step: training rows were counted; give --factor N if a row stands for N steps.")
+        self.notes.append(
+            "These lines hold no step: training rows were counted; give --factor N if a row stands for N steps."
+        )
 
 
 class _FreeText(_Reader):

@@ -13,9 +13,13 @@ ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x
 _NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf|NaN|Infinity|-?inf)"
 # np.float64(0.3), tensor(0.3, device='cuda:0'), '0.3' and 0.3
 _WRAPPED = rf"(?:(?:np\.|numpy\.)?[A-Za-z_]\w*\(\s*)?['\"]?({_NUMBER})['\"]?(?![\w.])"
-_PAIR = re.compile(rf"""(['"])([^'"\n{{}}]{{1,200}}?)\1\s*:\s*(?:{_WRAPPED}|(['"])([^'"]{{0,300}})\4|(None|null|True|False|true|false)\b|(\{{))""")
+_PAIR = re.compile(
+    rf"""(['"])([^'"\n{{}}]{{1,200}}?)\1\s*:\s*(?:{_WRAPPED}|(['"])([^'"]{{0,300}})\4|(None|null|True|False|true|false)\b|(\{{))"""
+)
 _VERL = re.compile(r"(?:^|[\s)\]'\"])step:\s*(\d+)\s+-\s+(.*)")
-_VERL_VALUE = re.compile(rf"(?:(?:np\.|numpy\.)?[A-Za-z_]\w*\(\s*)?['\"]?({_NUMBER})['\"]?\)?\s*(?:\[repeated.*|\x00.*)?$")
+_VERL_VALUE = re.compile(
+    rf"(?:(?:np\.|numpy\.)?[A-Za-z_]\w*\(\s*)?['\"]?({_NUMBER})['\"]?\)?\s*(?:\[repeated.*|\x00.*)?$"
+)
 _BAR = re.compile(r"\d+%\s*\|[^|]*\|\s*(\d+)/(\d+)\s*\[")
 _STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d+))?")
 _CLOCK = re.compile(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b")
@@ -29,9 +33,14 @@ _FIELD = re.compile(
     rf"(?<![\w.])([A-Za-z_][\w/@.\-]*(?:[ ](?:[A-Za-z][\w@.\-]*))?)\s*[:=]\s*[\"']?({_NUMBER})(\s?%)?(?![\w/:]|\.\d)"
     rf"(?:[a-zA-Z]{{0,2}}(?!\w))?|(?<![\w.])([A-Za-z_][\w/@.\-]*)\s*[:=]\s*({_NUMBER})(?:s|ms|it)\b"
 )
-_SPACED = re.compile(rf"\b((?:\w+/)*\w*(?:reward|acc|accuracy|score|pass_rate|pass@1|loss|solve_rate))\s+({_NUMBER})(\s?%)?(?![\w:/])", re.I)
+_SPACED = re.compile(
+    rf"\b((?:\w+/)*\w*(?:reward|acc|accuracy|score|pass_rate|pass@1|loss|solve_rate))\s+({_NUMBER})(\s?%)?(?![\w:/])",
+    re.I,
+)
 _TAG = re.compile(r"^\s*\[([A-Za-z][\w.\-]*)\]\s")
-_STEP_NAMES = frozenset({"step", "iteration", "iter", "update", "round", "batch", "epoch", "global_step", "seed", "rank"})
+_STEP_NAMES = frozenset(
+    {"step", "iteration", "iter", "update", "round", "batch", "epoch", "global_step", "seed", "rank"}
+)
 
 
 def verl_fields(line: str) -> tuple[Fields, bool] | None:
@@ -152,7 +161,11 @@ def text_fields(line: str) -> tuple[Fields, set[str]]:
     for match in _SPACED.finditer(body):
         if match[1] not in row:
             _put(row, percent, match[1], match[2], match[3])
-    if row and (tag := _TAG.match(line)) and tag[1].upper() not in ("INFO", "DEBUG", "WARNING", "ERROR", "TRAIN", "EVAL"):
+    if (
+        row
+        and (tag := _TAG.match(line))
+        and tag[1].upper() not in ("INFO", "DEBUG", "WARNING", "ERROR", "TRAIN", "EVAL")
+    ):
         row["tag"] = tag[1]
     return row, percent
 

@@ -176,7 +176,9 @@ class _Reader:
             return
         columns = [list(cells) for cells in zip(*batch, strict=True)]
         if self.decimal_comma:
-            columns = [[c.replace(",", ".") if _DECIMAL_COMMA.fullmatch(c.strip()) else c for c in cs] for cs in columns]
+            columns = [
+                [c.replace(",", ".") if _DECIMAL_COMMA.fullmatch(c.strip()) else c for c in cs] for cs in columns
+            ]
         columns = [[c if c else None for c in cells] for cells in columns]  # type: ignore[misc]
         self.rows.add([dict(zip(self.header, cells, strict=True)) for cells in zip(*columns, strict=True)])
 
@@ -184,11 +186,15 @@ class _Reader:
         if self.decimal_comma:
             self.notes.append("Numbers have a decimal comma; it was read as a point.")
         if self.headers_again:
-            self.notes.append(f"{count(self.headers_again, 'further header line')} within the file (a restart?) were heeded.")
+            self.notes.append(
+                f"{count(self.headers_again, 'further header line')} within the file (a restart?) were heeded."
+            )
         if self.short:
             self.notes.append(f"{count(self.short, 'line')} with too few cells: the missing ones are empty.")
         if self.long:
-            self.notes.append(f"{count(self.long, 'line')} with more cells than column names: the surplus was left out.")
+            self.notes.append(
+                f"{count(self.long, 'line')} with more cells than column names: the surplus was left out."
+            )
         return self.rows.table(_NAMES[self.delimiter], self.notes)
 
 

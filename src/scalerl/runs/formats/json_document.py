@@ -32,14 +32,18 @@ def read(path: Path, text: str, notes: list[str]) -> Table:
             return _collect(path, _salvage(path, text, notes), "JSON", notes)
     kind, rows = _rows(document)
     if not rows:
-        seen = f"an object with keys {', '.join(map(repr, list(document)[:5]))}" if isinstance(document, dict) else "JSON"
+        seen = (
+            f"an object with keys {', '.join(map(repr, list(document)[:5]))}" if isinstance(document, dict) else "JSON"
+        )
         raise InputError(f"{path}: {seen} holds no rows of numbers; expected an array of objects, or lists by column")
     return _collect(path, rows, kind, notes)
 
 
 def _collect(path: Path, rows: list[dict[str, Any]], kind: str, notes: list[str]) -> Table:
     if not rows:
-        raise InputError(f"{path}: the JSON is broken and no whole row can be salvaged; write it again or cut it to sound rows")
+        raise InputError(
+            f"{path}: the JSON is broken and no whole row can be salvaged; write it again or cut it to sound rows"
+        )
     collector = RowCollector()
     for start in range(0, len(rows), 8192):
         collector.add(rows[start : start + 8192])
@@ -137,5 +141,7 @@ def _salvage(path: Path, text: str, notes: list[str]) -> list[dict[str, Any]]:
         notes.append(f"Several JSON documents in one file: {count(len(rows), 'row')} read.")
     elif rows:
         lost = len(text) - at_end
-        notes.append(f"The JSON is cut off or broken: {count(len(rows), 'whole row')} salvaged, {lost:,} characters lost.")
+        notes.append(
+            f"The JSON is cut off or broken: {count(len(rows), 'whole row')} salvaged, {lost:,} characters lost."
+        )
     return rows

@@ -39,5 +39,9 @@ def _find(path: Path) -> Path | None:
     for name in _LOGS:
         if (path / name).is_file():
             return path / name
-    states = [(int(m[1]), f) for f in path.glob("checkpoint-*/trainer_state.json") if (m := re.search(r"-(\d+)$", f.parent.name))]
+    states = [
+        (int(m[1]), f)
+        for f in path.glob("checkpoint-*/trainer_state.json")
+        if (m := re.search(r"-(\d+)$", f.parent.name))
+    ]
     return max(states)[1] if states else None
