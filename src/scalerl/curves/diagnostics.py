@@ -14,7 +14,7 @@ from scalerl.runs import Curve
 
 FloatArray = NDArray[np.float64]
 MIN_POINTS_FOR_VERDICT = 8
-COLLAPSE_SIGMAS = 4.5
+COLLAPSE_SIGMAS = 4.0
 COLLAPSE_MIN = 0.02
 TRUNCATION_LIMIT = 0.10
 """Truncated generations above 10-15 % announced collapse (A.15)."""
@@ -50,7 +50,7 @@ def find_collapse(curve: Curve) -> Collapse | None:
     if n < 6:
         return None
     best: Collapse | None = None
-    for window in sorted({2, 3, max(3, n // 12), max(3, n // 6)}):
+    for window in sorted({1, 2, 3, max(3, n // 12), max(3, n // 6)}):
         if n < 2 * window:
             continue
         smooth = np.convolve(y, np.ones(window) / window, "valid")

@@ -18,6 +18,7 @@ from scalerl.curves.posterior import Posterior, Prior, posterior
 from scalerl.curves.predict import Prediction, crossing, marginal_gain, predict
 from scalerl.curves.rolling import Replay, rolling_backtest
 from scalerl.curves.verdict import UNSURE, Judgement, compute_to_decide, judge
+from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
 
@@ -186,8 +187,8 @@ def forecast(
     prior, table = prior or Prior(), calibration or shipped()
     computes = np.array([_compute_of(a, curve) for a in at])
     goal = _compute_of("2x" if budget is None else budget, curve)
-    fitted = fit(curve, since=since, prior=prior)
-    post = posterior(observe(fitted.curve, R0_known=fitted.dropped == 0), prior)
+    used, post = conditioned(curve, since, prior)
+    fitted = fit(curve, since=float(used.compute[0]) if len(used) < len(curve) else 0.0, prior=prior)
     predicted = _calibrated(post, table, curve, np.append(computes, goal), level)
     vetoes = diagnostics.vetoes(curve, fitted)
     replays = rolling_backtest(fitted.curve, prior, level)
@@ -205,6 +206,14 @@ def forecast(
         None if target is None else _target(post, table, curve, target, level),
         float(marginal_gain(post, curve.compute[-1:])[0]), decide_at,
     )  # fmt: skip
+
+
+def conditioned(curve: Curve, since: float | Literal["auto"], prior: Prior) -> tuple[Curve, Posterior]:
+    """The points after the warm-up, and the posterior given them."""
+    cut = propose_warmup(curve) if since == "auto" else float(since)
+    used = curve.since(cut) if cut > 0 else curve
+    check_fittable(used)
+    return used, posterior(observe(used, R0_known=len(used) == len(curve)), prior)
 
 
 def _compute_of(value: float | str, curve: Curve) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,17 @@ def observe(curve: Curve, R0_known: bool = True) -> Observations:
         return Observations(x, y, noise, sigma, 3.0, R0_known)
     noise = profile / count
     return Observations(x, y, noise / noise.mean(), max(difference_sd(x, y), 1e-3), 1.0, R0_known)
+
+
+def end_of(curve: Curve) -> tuple[float, float, float]:
+    """Mean compute, mean score and its standard error at the end of a run: points within 5 % of it, at least 3.
+
+    One evaluation is too noisy to judge a forecast of the mean by.
+    """
+    count = min(max(3, int((curve.compute >= 0.95 * curve.compute[-1]).sum())), len(curve))
+    tail = curve.score[-count:]
+    spread = float(tail.std(ddof=1)) if count > 1 else 0.0
+    return float(curve.compute[-count:].mean()), float(tail.mean()), spread / math.sqrt(count)
 
 
 def difference_sd(x: FloatArray, y: FloatArray) -> float:

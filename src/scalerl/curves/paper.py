@@ -21,6 +21,7 @@ FloatArray = NDArray[np.float64]
 
 A_GRID = np.linspace(0.450, 0.800, 71)
 C_MID_GRID = np.linspace(100.0, 40_000.0, 100)
+_MAX_ITERATIONS = 60
 A_MARGIN = 0.02
 """The paper's margin on A: three seeds of one recipe differed by at most 0.015."""
 
@@ -54,40 +55,57 @@ def paper_fit(
     if x.size < 3:
         raise ForecastRefused(f"{curve.name}: the paper's fit needs 3 points of positive compute, found {x.size}")
     start = float(curve.score[0]) if R0 is None else R0
-    log_ratio = np.log(x)[None, :] - np.log(C_mid_grid)[:, None]
-    best: PaperFit | None = None
-    # One A at a time keeps the arrays in cache; neighbouring A have nearly the same B, but the paper's start is 1.
-    for A in A_grid:
-        B, squared = _fit_B(log_ratio, y, start, float(A))
-        i = int(np.argmin(squared))
-        if best is None or squared[i] < best.squared_residuals:
-            best = PaperFit(start, float(A), float(B[i]), float(C_mid_grid[i]), float(squared[i]))
-    assert best is not None
-    return best
+    A, C_mid = (g.ravel() for g in np.meshgrid(A_grid, C_mid_grid, indexing="ij"))
+    B, squared = _fit_B(np.log(x), y, start, A, np.log(C_mid))
+    best = int(np.argmin(squared))
+    return PaperFit(start, float(A[best]), float(B[best]), float(C_mid[best]), float(squared[best]))
 
 
-def _fit_B(log_ratio: FloatArray, y: FloatArray, R0: float, A: float) -> tuple[FloatArray, FloatArray]:
-    """Levenberg-Marquardt in B for every row of `log_ratio` (k, n) at once -> B (k,), squared residuals (k,)."""
-    B = np.ones(log_ratio.shape[0])
-    damping = np.full_like(B, 1e-3)
+def grids_for(curve: Curve) -> tuple[FloatArray, FloatArray]:
+    """The published grids where they apply; else the same number of C_mid, and steps of A, around this curve.
+
+    They apply to GPU-hours whose last point lies within 1 to 5 times the published C_mid range, and to scores that
+    end inside the published range of A. Elsewhere C_mid runs linearly from 1/400 of the last compute to all of it,
+    and A in steps of .005 from just below the best score up to 1.
+    """
+    top, last = float(curve.score.max()), float(curve.compute[-1])
+    A_grid = A_GRID if A_GRID[0] + 0.02 < top < A_GRID[-1] - 0.02 else np.arange(max(top - 0.02, 0.005), 1.0, 0.005)
+    in_hours = curve.unit in ("gpu-hour", "device-hour") and 2_000 <= last <= 200_000
+    return A_grid, C_MID_GRID if in_hours else np.linspace(last / 400, last, C_MID_GRID.size)
+
+
+def _fit_B(
+    log_x: FloatArray, y: FloatArray, R0: float, A: FloatArray, log_C_mid: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Levenberg-Marquardt in B for k pairs (A, C_mid) at once -> B (k,), squared residuals (k,).
+
+    Pairs leave the iteration as they converge.
+    """
+    B_found, squared_found = np.ones_like(A), np.empty_like(A)
+    rows, B, damping = np.arange(A.size), np.ones_like(A), np.full_like(A, 1e-3)
+    log_ratio, gain = log_x[None, :] - log_C_mid[:, None], (A - R0)[:, None]
     share = expit(B[:, None] * log_ratio)
-    residual = R0 + (A - R0) * share - y
+    residual = R0 + gain * share - y
     squared = np.einsum("kn,kn->k", residual, residual)
-    for _ in range(60):
-        slope = (A - R0) * share * (1 - share) * log_ratio
-        curvature = np.einsum("kn,kn->k", slope, slope)
-        gradient = np.einsum("kn,kn->k", slope, residual)
-        step = -gradient / np.maximum(curvature * (1 + damping), 1e-300)
+    for _ in range(_MAX_ITERATIONS):
+        slope = gain * share * (1 - share) * log_ratio
+        curvature = np.einsum("kn,kn->k", slope, slope) * (1 + damping)
+        step = -np.einsum("kn,kn->k", slope, residual) / np.maximum(curvature, 1e-300)
         trial = B + np.clip(step, -2.0, 2.0)
         trial_share = expit(trial[:, None] * log_ratio)
-        trial_residual = R0 + (A - R0) * trial_share - y
+        trial_residual = R0 + gain * trial_share - y
         trial_squared = np.einsum("kn,kn->k", trial_residual, trial_residual)
         better = trial_squared < squared
+        done = np.abs(trial - B) < 1e-6 * (1 + np.abs(B))
         damping = np.where(better, damping * 0.3, damping * 8.0)
-        moved = np.abs(trial - B) > 1e-7 * (1 + np.abs(B))
-        B = np.where(better, trial, B)
-        share[better], residual[better] = trial_share[better], trial_residual[better]
-        squared = np.where(better, trial_squared, squared)
-        if not (moved & (better | (damping < 1e6))).any():
+        B, squared = np.where(better, trial, B), np.where(better, trial_squared, squared)
+        share = np.where(better[:, None], trial_share, share)
+        residual = np.where(better[:, None], trial_residual, residual)
+        B_found[rows], squared_found[rows] = B, squared
+        keep = ~done & (damping < 1e8)
+        if not keep.any():
             break
-    return B, squared
+        if keep.sum() < 0.7 * keep.size:
+            rows, B, damping, squared = rows[keep], B[keep], damping[keep], squared[keep]
+            log_ratio, gain, share, residual = log_ratio[keep], gain[keep], share[keep], residual[keep]
+    return B_found, squared_found

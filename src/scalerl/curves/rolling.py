@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.curves.fit import MIN_POINTS
-from scalerl.curves.observations import observe
+from scalerl.curves.observations import end_of, observe
 from scalerl.curves.posterior import Prior, posterior
 from scalerl.curves.predict import predict
 from scalerl.runs import Curve
@@ -47,18 +47,9 @@ class Replay:
         return {**self.__dict__, "inside": self.inside, "z": self.z}
 
 
-def end_of(curve: Curve) -> tuple[float, float]:
-    """Mean compute and mean score of the end of a run: the points within 5 % of its last compute, at least 3.
-
-    One evaluation is too noisy to judge a forecast of the mean by.
-    """
-    count = max(3, int((curve.compute >= 0.95 * curve.compute[-1]).sum()))
-    return float(curve.compute[-count:].mean()), float(curve.score[-count:].mean())
-
-
 def rolling_backtest(curve: Curve, prior: Prior, level: float) -> list[Replay]:
     """Forecast the end of the known run from `CUTS` of it; cuts with too few points are skipped."""
-    at, actual = end_of(curve)
+    at, actual, _ = end_of(curve)
     replays = []
     for fraction in CUTS:
         cut = fraction * curve.compute[-1]
