@@ -68,7 +68,7 @@ _NEVER = frozenset(
     """std stdev var variance min max median sem stderr ci loss losses kl entropy length lengths len clip clipped clipfrac
     grad norm lr rate_lr learning time times timing token tokens count counts num n format penalty advantage advantages value_loss
     values memory throughput perf zero frac fraction error errors ratio diff logp logprob logprobs prob probs threshold target
-    weight weights turns step steps epoch epochs baseline margin aux runtime second seconds sec per_second invalid no incorrect wrong
+    weight weights turns step steps epoch epochs margin trials samples aux runtime second seconds sec per_second invalid no incorrect wrong
     truncated truncation timeout overlong temperature difficulty_mean batch size stop response_rate""".split()
 )
 
@@ -83,7 +83,7 @@ def find(names: Iterable[str], known: Iterable[str]) -> list[str]:
     by_name: dict[str, list[str]] = {}
     for name in names:
         by_name.setdefault(canonical(name), []).append(name)
-    return [name for alias in known for name in by_name.get(canonical(alias), [])]
+    return list(dict.fromkeys(name for alias in known for name in by_name.get(canonical(alias), [])))
 
 
 def score_rank(name: str) -> float | None:
@@ -157,6 +157,13 @@ def looks_percent(name: str, values: FloatArray) -> bool:
 def is_held_out(name: str) -> bool:
     """Whether the name speaks of an evaluation."""
     return _HELD_OUT.search(canonical(name)) is not None
+
+
+def share_a_word(one: str, other: str) -> bool:
+    """Whether two names speak of the same data set: a word in common that is not said of every score."""
+    common = {"val", "eval", "test", "train", "core", "reward", "score", "mean", "acc", "accuracy", "all", "avg", ""}
+    one_words, other_words = (set(re.split(r"[/_.\-@ :()\d]+", canonical(n))) - common for n in (one, other))
+    return bool(one_words & other_words)
 
 
 def is_rate(name: str) -> bool:

@@ -157,21 +157,30 @@ def _note_restart(
         )
 
 
-def note_equal_steps(x: FloatArray, y: FloatArray, notes: list[str]) -> None:
-    """Say how many rows share a step; `Curve` averages them."""
+def merge_equal(
+    x: FloatArray, y: FloatArray, trials: FloatArray | None, notes: list[str]
+) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """Average the rows that share a step; rows that say exactly the same are one measurement, not several."""
     unique, inverse, sizes = np.unique(x, return_inverse=True, return_counts=True)
     surplus = x.size - unique.size
     if surplus == 0:
-        return
+        return x, y, trials
+    weight = np.ones_like(y) if trials is None else trials
+    total = np.bincount(inverse, weights=weight)
+    mean = np.bincount(inverse, weights=weight * y) / total
     low, high = np.full(unique.size, np.inf), np.full(unique.size, -np.inf)
     np.minimum.at(low, inverse, y)
     np.maximum.at(high, inverse, y)
-    if (low == high).all():
+    same = low == high
+    mean = np.where(same, low, mean)
+    if same.all():
         notes.append(f"{count(surplus, 'row')} repeated exactly: counted once.")
     else:
         notes.append(
-            f"Up to {sizes.max()} rows a step (micro-batches, ranks or prompts): {x.size:,} rows averaged to {unique.size:,} points."
+            f"Up to {sizes.max()} rows a step (micro-batches, ranks or prompts): "
+            f"{x.size:,} rows averaged to {unique.size:,} points."
         )
+    return unique, mean, None if trials is None else np.where(same, total / sizes, total)
 
 
 def to_fraction(y: FloatArray, name: str, scale: Scale, path: str, notes: list[str]) -> FloatArray:

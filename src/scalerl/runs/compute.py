@@ -172,7 +172,7 @@ def _elapsed(v: FloatArray, name: str, seam: NDArray[np.bool_], from_zero: bool,
             if v[0] > limit:
                 v = v / (limit / 1e8)
                 break
-    elif (low in aliases.PER_STEP and not _is_rising(v)) or _is_wavy(v):
+    elif (low in aliases.PER_STEP and not _is_rising(v)) or _is_wavy(v) or _is_flat(v):
         notes.append(f"{name!r} holds the time of each step; it was summed up along the run.")
         return np.cumsum(np.maximum(v, 0))
     stamps = bool(v[0] > 1e8)
@@ -200,6 +200,11 @@ def _is_wavy(v: FloatArray) -> bool:
     return v.size >= 3 and falls > 0.2 * (v.size - 1)
 
 
+def _is_flat(v: FloatArray) -> bool:
+    """Whether values stand still, as durations of equal steps do."""
+    return v.size >= 3 and v[0] > 0 and np.count_nonzero(np.diff(v) <= 0) > 0.2 * (v.size - 1) and v.max() < 2 * v[0]
+
+
 def _is_rising(v: FloatArray) -> bool:
     """Whether values are a running total although their name is that of a duration."""
     return v.size >= 4 and bool((np.diff(v) > 0).all()) and v[-1] > 0.25 * v.size * max(v[0], 1e-12)
@@ -220,4 +225,4 @@ def _mend_counter(v: FloatArray, name: str, path: str, notes: list[str]) -> Floa
             f"{path}: {name!r} goes up and down, so it is no compute axis; choose a step, time or token column as --x"
         )
     notes.append(f"{name!r} starts again {count(int(falls.sum()), 'time')} (restarts): it was counted on.")
-    return v[0] + np.concatenate([[0.0], np.cumsum(np.where(falls, v[1:], ahead))])
+    return np.cumsum(np.concatenate([v[:1], np.where(falls, v[1:], ahead)]))

@@ -50,8 +50,8 @@ def read_table(path: str | Path) -> Table:
         InputError: there is no such file, it is empty, or no format fits; one line that says what was seen.
     """
     address = str(path)
-    if address.startswith("wandb://") or (address.startswith(("http://", "https://")) and "/runs/" in address):
-        return _module("wandb_online").read(address)  # type: ignore[no-any-return]
+    if "wandb" in address and (online := _module("wandb_online")).matches(address, b""):
+        return online.read(address)  # type: ignore[no-any-return]
     if "://" in address:
         raise InputError(
             f"{address}: only W&B runs are read over the network (wandb://entity/project/run); give a file"
@@ -59,6 +59,8 @@ def read_table(path: str | Path) -> Table:
     file = Path(path)
     head = _head(file)
     for name in FORMATS:
+        if name == "console" and (what := _signature(head)):
+            raise InputError(f"{file}: this is {what}; known formats: {KNOWN}")
         module = _module(name)
         if module.matches(file, head):
             return _finish(file, module.read(file))
@@ -103,14 +105,18 @@ def _finish(file: Path, table: Table) -> Table:
     return table
 
 
+def _signature(head: bytes) -> str | None:
+    start = head.lstrip()[:32].lower()
+    return next((what for signature, what in _SIGNATURES if start.startswith(signature.lower())), None)
+
+
 def _seen(file: Path, head: bytes) -> str:
     if file.is_dir():
         names = sorted(f.name for f in file.iterdir())
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         return f"a folder with {shown or 'nothing in it'} is no known log; name the log file itself"
-    for signature, what in _SIGNATURES:
-        if head.lstrip()[:32].lower().startswith(signature.lower()):
-            return f"this is {what}"
+    if what := _signature(head):
+        return f"this is {what}"
     if not is_text(head):
         return f"unknown binary data (starts with {head[:8].hex(' ')})"
     line = head.decode("utf-8", errors="replace").strip().splitlines()[0][:60]

@@ -15,7 +15,7 @@ from scalerl.runs.curve import Curve
 from scalerl.runs.detect import read_table
 from scalerl.runs.reshape import reshape
 from scalerl.runs.score import choose_score, choose_trials
-from scalerl.runs.table import FloatArray, Table
+from scalerl.runs.table import FloatArray, Table, count
 from scalerl.runs.truncation import Truncation, find_truncation
 
 X = str | None
@@ -67,9 +67,11 @@ class RunLog:
                 f"{self.path}: holds a single run, so there is no run {name!r}; leave --run out or name --run-column"
             )
         notes = list(self.table.notes)
-        table = selection.choose_run(self.table, self.labels, name, self.path, notes)
+        found = selection.which_run(self.labels, name, self.path, notes)
+        table = self.table.take(self.labels == found)
         table.notes = notes
-        return RunLog(self.path, table, np.array([name] * table.rows, dtype=object))
+        labels = self.labels[np.isin(self.labels, [found])]
+        return RunLog(self.path, table, labels)
 
     def series(self, name: str) -> FloatArray:
         """(rows,) values of a column.
@@ -128,8 +130,10 @@ class RunLog:
         scored = score[order.index]
         infinite = int(np.isinf(scored).sum())
         if infinite:
-            notes.append(f"{infinite} infinite values of {name!r} left out.")
+            notes.append(f"{count(infinite, 'infinite value')} of {name!r} left out.")
         rows = np.flatnonzero(np.isfinite(scored))
+        if rows.size < scored.size:
+            notes.append(f"{rows.size:,} of {scored.size:,} rows hold {name!r}.")
         here = compute.at_rows(ax.values, rows, steps if ordered_by and chosen != ordered_by else None, chosen, notes)
         sound = np.isfinite(here) & (here >= 0)
         if not sound.all():
@@ -139,7 +143,8 @@ class RunLog:
             raise InputError(f"{self.path}: no row holds both {chosen!r} and {name!r}; choose another --x or --y")
         fraction = cleaning.to_fraction(scored[rows], name, scale, self.path, notes)
         weights = choose_trials(self.table, trials, name, order.index[rows], self.path, notes, self._unknown)
-        cleaning.note_equal_steps(here, fraction, notes)
+        here, fraction, weights = cleaning.merge_equal(here, fraction, weights, notes)
+        self._note_late_start(here, ax.unit, notes)
         return Curve(here, fraction, weights, unit or ax.unit, self._name(), name, tuple(notes))
 
     def truncation(self, x: X = None, run: str | None = None) -> Truncation | None:
@@ -162,8 +167,17 @@ class RunLog:
         return self
 
     def _name(self) -> str:
-        runs = self.runs
-        return runs[0] if runs else Path(self.path).name or self.path
+        if self.runs:
+            return self.runs[0]
+        for column in aliases.find(self.table.text, aliases.RUN_COLUMNS[:3]):
+            names = [n for n in dict.fromkeys(self.table.text[column]) if n]
+            if len(names) == 1:
+                return names[0]
+        return Path(self.path).name or self.path
+
+    def _note_late_start(self, x: FloatArray, unit: str, notes: list[str]) -> None:
+        if unit == "step" and x.size > 3 and x[0] > 10 and x[0] > 5 * float(np.median(np.diff(x))):
+            notes.append(f"The log begins at step {x[0]:g}: what came before is not in it.")
 
     def _choose_x(self, x: X, score: FloatArray, devices: float | None, notes: list[str]) -> str:
         names = [*self.columns, *self.table.text]
@@ -197,7 +211,14 @@ class RunLog:
             notes.append("x = number of the row, as no column of steps, tokens or time is known here (--x overrides).")
             return "row"
         most = max(n for _, n in usable)
-        name = next(n for n, known_there in usable if known_there >= 0.8 * most)
+        enough = [(n, there) for n, there in usable if there >= 0.8 * most]
+        name = enough[0][0]
+        if name in aliases.step_candidates([name]):  # of the counts of steps, one that the rows of the score have
+            steps = [
+                (n, there) for n, there in enough if n in aliases.step_candidates([n]) and n not in aliases.LAST_STEPS
+            ]
+            fullest = max((there for _, there in steps), default=0)
+            name = next((n for n, there in steps if there == fullest), name)
         others = [n for n, _ in usable if n != name]
         notes.append(
             f"x = {name!r} (guessed; --x overrides{'; also: ' + selection.shortlist(others, 4) if others else ''})."
@@ -215,8 +236,10 @@ class RunLog:
             if x in aliases.find([x], (*aliases.STEPS, *aliases.EPISODES, *aliases.EPOCHS, *aliases.COMPUTE, "_step"))
             else []
         )
-        candidates += aliases.step_candidates(self.columns)
-        candidates = [n for n in candidates if n in self.columns]
+        scored = np.isfinite(score)
+        steps = aliases.step_candidates(self.columns)
+        steps.sort(key=lambda n: -np.count_nonzero(np.isfinite(self.columns[n][scored])))  # stable: the likeliest first
+        candidates = [n for n in candidates + steps if n in self.columns]
         rows = self.table.rows
         if not candidates:
             if compute.is_time(x) or x == "row":
@@ -227,15 +250,8 @@ class RunLog:
         assert step is not None
         epochs = [n for n in aliases.find(self.columns, aliases.EPOCHS) if n != name]
         step = cleaning.unroll_epochs(step, self.columns[epochs[0]] if epochs else None, notes)
-        if x == name and np.isfinite(step).sum() > 2 and not self._counts(step):
-            raise InputError(
-                f"{self.path}: {x!r} goes up and down, so it is no compute axis; choose a step, time or token column as --x"
-            )
         order = cleaning.order_rows(step, [score, self._reference(score)], score, name, notes)
         return order, step, name
-
-    def _counts(self, step: FloatArray) -> bool:
-        return True
 
     def _reference(self, score: FloatArray) -> FloatArray:
         """The fullest column that is not on the rows of the score alone: training rows, which show every restart."""

@@ -120,8 +120,13 @@ def _with_rename(table: Table, name: str, others: list[str], notes: list[str]) -
     score = table.columns[name]
     kind = (aliases.is_held_out(name), aliases.is_rate(name))
     for other in others:
-        if (aliases.is_held_out(other), aliases.is_rate(other)) == kind and _continues(table, name, other):
+        alike = aliases.is_rate(other) == kind[1] or aliases.share_a_word(name, other)
+        if aliases.is_held_out(other) == kind[0] and alike and _continues(table, name, other):
             first, second = sorted((name, other), key=lambda n: int(np.flatnonzero(~np.isnan(table.columns[n]))[0]))
+            ends, begins = (table.columns[n][np.isfinite(table.columns[n])] for n in (first, second))
+            if abs(ends[-3:].mean() - begins[:3].mean()) > 0.2:
+                notes.append(f"{first!r} ends where {second!r} begins, but the values jump: not joined.")
+                continue
             notes.append(
                 f"{first!r} goes on as {second!r}: joined, as the metric seems renamed mid-run (--y overrides)."
             )

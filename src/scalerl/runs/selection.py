@@ -73,8 +73,8 @@ def run_labels(table: Table, run_column: str | None, path: str) -> Labels | None
     return chosen
 
 
-def choose_run(table: Table, labels: Labels, run: str, path: str, notes: list[str]) -> Table:
-    """The rows of one run.
+def which_run(labels: Labels, run: str, path: str, notes: list[str]) -> str:
+    """The label of the run that is meant.
 
     Raises:
         InputError: there is no such run; the message lists the runs.
@@ -87,7 +87,7 @@ def choose_run(table: Table, labels: Labels, run: str, path: str, notes: list[st
             raise InputError(f"{path}: no run {_plain(run)!r}{nearest(run, runs)}; runs: {shortlist(runs, 20)}")
         found = close[0]
         notes.append(f"Run {run!r} taken as {found!r}.")
-    return table.take(labels == found)
+    return str(found)
 
 
 def several_runs(runs: Sequence[str], path: str) -> InputError:

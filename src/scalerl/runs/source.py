@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import gzip
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from scalerl.errors import InputError
 
@@ -110,36 +109,40 @@ def _unpacked(path: Path, size: int, notes: list[str]) -> Iterator[bytes]:
                     yield piece
                 return
             notes.append(f"The file is packed with {packing}; it was unpacked.")
-            yield from _packed(_opener(packing, raw), size, path, packing, notes)
+            yield from _packed(raw, size, path, packing, notes)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
         ) from error
 
 
-def _opener(packing: str, raw: IO[bytes]) -> IO[bytes]:
-    if packing == "gzip":
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
-    if packing == "bzip2":
-        return bz2.BZ2File(raw)
-    return lzma.LZMAFile(raw)
-
-
-def _packed(stream: IO[bytes], size: int, path: Path, packing: str, notes: list[str]) -> Iterator[bytes]:
-    """Pieces of a packed stream; a stream cut short gives what it holds, with a note."""
-    got = 0
-    # Small reads: a read that meets the broken end would lose everything it had gathered before.
-    while True:
+def _packed(raw: IO[bytes], size: int, path: Path, packing: str, notes: list[str]) -> Iterator[bytes]:
+    """Pieces of a packed stream, member by member; a stream cut short gives what it holds, with a note."""
+    unpacker = _UNPACKERS[packing]()
+    got, error = 0, "it ends too soon"
+    data = b""
+    while data or (data := raw.read(64 * 1024)):
         try:
-            piece = stream.read(min(size, 64 * 1024))
-        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-            if got == 0:
-                raise InputError(
-                    f"{path}: is a broken {packing} file ({error}); unpack it and read the rest"
-                ) from error
-            notes.append(f"The {packing} file is cut off or broken; what it holds up to byte {got:,} was read.")
-            return
-        if not piece:
-            return
+            piece = unpacker.decompress(data)
+        except (zlib.error, OSError, EOFError, lzma.LZMAError) as fault:
+            error = str(fault)
+            break
         got += len(piece)
-        yield piece
+        if piece:
+            yield piece
+        data = b""
+        if unpacker.eof:
+            data = unpacker.unused_data.lstrip(b"\0")
+            unpacker = _UNPACKERS[packing]()
+            if not data and not (data := raw.read(64 * 1024)):
+                return
+    if got == 0:
+        raise InputError(f"{path}: is a broken {packing} file ({error}); pack the log again, or give it unpacked")
+    notes.append(f"The {packing} file is cut off or broken ({error}): what it holds before was read.")
+
+
+_UNPACKERS: dict[str, Callable[[], Any]] = {
+    "gzip": lambda: zlib.decompressobj(wbits=31),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lzma.LZMADecompressor,
+}

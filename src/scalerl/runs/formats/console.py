@@ -124,6 +124,7 @@ class _Dicts(_Reader):
         super().__init__(notes)
         self.bars: list[tuple[int, int, int]] = []  # (rows before, done, of)
         self.steps_known = False
+        self.trained: list[bool] = []  # rows of training steps, which are counted where nothing tells the step
 
     def line(self, line: str) -> None:
         for done, total in lines.progress(line):
@@ -133,6 +134,7 @@ class _Dicts(_Reader):
             self.steps_known |= "step" in row or "global_step" in row
             if stamp := lines.time_stamp(line):
                 row["timestamp"] = stamp
+            self.trained.append(any(k in row for k in ("loss", "reward", "learning_rate")))
             self.put(row)
 
     def total_rows(self) -> int:
@@ -168,9 +170,8 @@ class _Dicts(_Reader):
     def _count_rows(self, table: Table) -> None:
         import numpy as np
 
-        trained = [n for n in ("loss", "reward", "learning_rate") if n in table.columns]
-        marks = ~np.isnan(table.columns[trained[0]]) if trained else np.ones(table.rows, dtype=bool)
-        table.columns["row"] = np.maximum(np.cumsum(marks), 1).astype(np.float64)
+        marks = self.trained if any(self.trained) else [True] * table.rows
+        table.columns["row"] = np.cumsum(marks).astype(np.float64)
         self.notes.append(
             "These lines hold no step: training rows were counted; give --factor N if a row stands for N steps."
         )

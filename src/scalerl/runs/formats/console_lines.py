@@ -109,6 +109,15 @@ def _parse_dict(line: str, at: int) -> tuple[Fields, int, bool]:
     return row, len(line), "}" in rest
 
 
+def is_console(line: str) -> bool:
+    """Whether a line is surely of a console log: a progress bar, a printed dict or verl's metrics."""
+    return (
+        bool(_BAR.search(line))
+        or verl_fields(line) is not None
+        or (line.lstrip()[:2] in ("{'", '{"') and dict_fields(line))
+    )
+
+
 def progress(line: str) -> list[tuple[int, int]]:
     """(done, total) of each progress bar in the line."""
     return [(int(m[1]), int(m[2])) for m in _BAR.finditer(line) if len(m[1]) < 12 and len(m[2]) < 12]
@@ -171,7 +180,7 @@ def text_fields(line: str) -> tuple[Fields, set[str]]:
 
 
 def _put(row: Fields, percent: set[str], key: str, value: str, sign: str | None) -> None:
-    key = re.sub(r"\s+", "_", key.strip().rstrip(".-"))
+    key = re.sub(r"\.?\s+", "_", key.strip().rstrip(".-"))
     low = key.lower()
     if low in _STEP_NAMES or re.fullmatch(r"(?:global_|train_|training_)?(?:step|iter|epoch)s?", low):
         return

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from scalerl.errors import InputError
+from scalerl.runs import aliases
+from scalerl.runs.formats.console_lines import is_console
 from scalerl.runs.rows import RowCollector, parse_number
 from scalerl.runs.source import blocks, is_text
 from scalerl.runs.table import Table, count
@@ -24,7 +26,13 @@ _NAMES = {",": "CSV", "\t": "TSV", ";": "CSV (semicolons)", "|": "CSV (bars)", "
 
 def matches(path: Path, head: bytes) -> bool:
     """Whether most lines split into the same number of cells, at least one column of them numbers."""
-    return is_text(head) and _sniff(head) is not None
+    if not is_text(head):
+        return False
+    lines = _lines_of(head)
+    console = sum(is_console(line) for line in lines[:50])
+    if console * 10 > len(lines[:50]):
+        return False
+    return _sniff(head) is not None or (len(lines) == 1 and _is_lonely_header(lines[0]))
 
 
 def read(path: Path) -> Table:
@@ -36,6 +44,8 @@ def read(path: Path) -> Table:
     notes: list[str] = []
     lines = _Lines(blocks(path, notes))
     delimiter = _sniff("".join(lines.peek()).encode())
+    if delimiter is None and len(lines.peek()) == 1:
+        raise InputError(f"{path}: holds column names but no rows; is the run still empty?")
     if delimiter is None:
         raise InputError(f"{path}: no table found; expected a line of column names and lines of numbers below it")
     table = _Reader(delimiter, notes).read(lines)
@@ -179,7 +189,7 @@ class _Reader:
             columns = [
                 [c.replace(",", ".") if _DECIMAL_COMMA.fullmatch(c.strip()) else c for c in cs] for cs in columns
             ]
-        columns = [[c if c else None for c in cells] for cells in columns]  # type: ignore[misc]
+        columns = [[c if c else None for c in cells] for cells in columns]
         self.rows.add([dict(zip(self.header, cells, strict=True)) for cells in zip(*columns, strict=True)])
 
     def _table(self) -> Table:
@@ -208,11 +218,20 @@ def _is_complete(cell: str) -> bool:
     return not re.fullmatch(r"[+-]?\d*\.?\d*[eE.+-]", cell)
 
 
+def _is_lonely_header(line: str) -> bool:
+    names = [c.strip().strip('"') for c in re.split(r"[,;\t|]", line)]
+    return len(names) > 1 and bool(aliases.axis_candidates(names)) and len(line) < 10_000
+
+
+def _lines_of(head: bytes) -> list[str]:
+    text = head.decode("utf-8", errors="ignore").replace("\r\n", "\n").replace("\r", "\n")
+    return [line for line in text.split("\n") if line.strip() and not line.startswith("#")][:200]
+
+
 def _sniff(head: bytes) -> str | None:
     """The delimiter under which the first lines form a table, or None."""
-    text = head.decode("utf-8", errors="ignore").replace("\r\n", "\n").replace("\r", "\n")
-    lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")][:200]
-    if len(text) >= 60_000 and len(lines) > 1:
+    lines = _lines_of(head)
+    if len(head) >= 60_000 and 1 < len(lines) < 200:
         lines.pop()  # the head ends within it
     best, most = None, 0.0
     for delimiter in (*DELIMITERS, " "):
@@ -235,7 +254,7 @@ def _fitness(lines: list[str], delimiter: str) -> float:
         return 0.0
     width, body = len(rows[0]), rows[1:]
     same = sum(len(row) == width for row in body)
-    if same < (len(body) if delimiter == " " else 0.5 * len(body)):
+    if same < len(body) * {" ": 1.0, "|": 0.9}.get(delimiter, 0.5):
         return 0.0
     cells = [c for row in body if len(row) == width for c in row if c.strip()]
     share = sum(_is_number(c) for c in cells) / max(len(cells), 1)
