@@ -47,6 +47,23 @@ def simulate(kind: str, rng: np.random.Generator, points: int = 60, reach: float
     return Simulated(Curve(compute, np.clip(score, 0, 1), name=kind), mean_score, C_mid, sd)
 
 
+def sigmoid_run(
+    rng: np.random.Generator,
+    R0: float,
+    A: float,
+    B: float,
+    C_mid: float,
+    last: float,
+    sd: float = 0.004,
+    rho: float = 0.0,
+    points: int = 60,
+) -> Curve:
+    """A run of a stated sigmoid up to compute `last`, evaluated at even steps, with AR(1) noise."""
+    compute = np.linspace(last / points, last, points)
+    score = SIGMOID.value(compute, R0, A, B, C_mid) + ar1_noise(rng, points, sd, rho)
+    return Curve(compute, np.clip(score, 0, 1), name="sigmoid")
+
+
 def ar1_noise(rng: np.random.Generator, n: int, sd: float, rho: float) -> FloatArray:
     """(n,) stationary AR(1) noise of standard deviation `sd`."""
     noise = rng.normal(0.0, sd, n)
