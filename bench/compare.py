@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from scalerl.curves.compare import compare
-from scalerl.curves.pairs import WORDS
+from scalerl.curves.pair_words import WORDS
 from scalerl.curves.pooling import A_SPREAD, SHAPE_SPREAD
 from scalerl.curves.synthetic import sigmoid_run
 from scalerl.runs import Curve

@@ -16,7 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.curves.pairs import CEILING, EFFICIENCY, Difference, Pair, compare_pair
+from scalerl.curves.differences import Difference
+from scalerl.curves.pair_words import CEILING, EFFICIENCY
+from scalerl.curves.pairs import Pair, compare_pair
+from scalerl.curves.pooling import A_SPREAD
 from scalerl.curves.recipe_fit import RecipeFit, fit_recipe
 from scalerl.errors import InputError
 from scalerl.runs import Curve
@@ -85,9 +88,24 @@ class Comparison:
             lines.append(f"  {place}. {rank.name}: A {rank.A:.3f}, {reached}{tie}{rank.note and '; ' + rank.note}")
         for pair in self.pairs:
             lines += ["", *pair.lines()]
-        for r in self.recipes.values():
-            lines += [f"note: {r.name}: {note}" for note in r.left_out]
-        return "\n".join(lines)
+        return "\n".join([*lines, "", *(f"note: {note}" for note in self.notes)])
+
+    @property
+    def notes(self) -> list[str]:
+        """How many seeds there are, what spread among them is assumed or found, and which were left out."""
+        found = []
+        single = [name for name, r in self.recipes.items() if r.seeds == 1]
+        if single:
+            found.append(
+                f"one seed of {', '.join(single)}: its A is taken to stray from the recipe's by about {A_SPREAD} as "
+                "the paper's seeds do, so a difference smaller than that is none"
+            )
+        found += [
+            f"{r.seeds} seeds of {name}: their A stray by about {r.seed_sd:.4f}"
+            for name, r in self.recipes.items()
+            if r.seeds > 1
+        ]
+        return found + [f"{name}: {note}" for name, r in self.recipes.items() for note in r.left_out]
 
     def plot(self, path: str | None = None) -> Any:
         """Draw the recipes on one axis, and straightened (figure 7); see `scalerl.report.plots.plot_comparison`."""
@@ -103,6 +121,7 @@ class Comparison:
             "compute_unit": self.unit,
             "recipes": [r.to_dict(self.level) for r in self.recipes.values()],
             "pairs": [pair.to_dict() for pair in self.pairs],
+            "notes": self.notes,
             "ranking": [{**rank.__dict__, "tied_with": list(rank.tied_with)} for rank in self.ranking],
         }
 

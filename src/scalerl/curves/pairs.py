@@ -9,62 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from scalerl.curves.differences import Difference, between
 from scalerl.curves.fit import Fit
 from scalerl.curves.laws import SIGMOID
+from scalerl.curves.pair_words import CEILING, judge
 from scalerl.curves.paper import A_MARGIN
-from scalerl.curves.pooling import A_SPREAD
-from scalerl.curves.recipe_fit import IDENTIFIED, SETTLED, RecipeFit, score_draws
+from scalerl.curves.recipe_fit import RecipeFit, score_draws
 
 FloatArray = NDArray[np.float64]
-CEILING, EFFICIENCY, NONE = "moves the ceiling", "changes efficiency", "no difference detectable"
-TOO_SHORT, CANNOT = "too short to say", "cannot say"
-WORDS = (CEILING, EFFICIENCY, NONE, TOO_SHORT, CANNOT)
-_TESTS = {"difference": 1, "ratio": 2}
-"""Efficiency is looked at twice, in B and in C_mid, so there each interval must hold at half the error."""
 _MATCHED = 1500
 _A_WINDOW = 0.002
 """A of two draws count as shared when they agree about this well; small beside the spread of seeds."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Second recipe minus first, or second over first for `kind` "ratio".
-
-    Attributes:
-        name: what differs; first, second: each recipe's median; estimate: median of the difference.
-        low, high: interval at the level asked for.
-        joint_low, joint_high: what the words use. As low, high for differences; for the ratios of B and C_mid, of which
-            either would mean "changes efficiency", at the higher level at which both hold together.
-    """
-
-    name: str
-    kind: str
-    first: float
-    second: float
-    estimate: float
-    low: float
-    high: float
-    joint_low: float
-    joint_high: float
-
-    @property
-    def null(self) -> float:
-        """The value that means "no difference"."""
-        return 1.0 if self.kind == "ratio" else 0.0
-
-    @property
-    def clear(self) -> bool:
-        """Whether the joint interval leaves out "no difference"."""
-        return not self.joint_low <= self.null <= self.joint_high
-
-    @property
-    def hinted(self) -> bool:
-        """Whether only the single interval does."""
-        return not self.clear and not self.low <= self.null <= self.high
-
-    def __str__(self) -> str:
-        form = "{:.3g}x ({:.3g}x to {:.3g}x)" if self.kind == "ratio" else "{:+.3f} ({:+.3f} to {:+.3f})"
-        return form.format(self.estimate, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -78,7 +33,7 @@ class Pair:
         score: difference of the mean scores at compute `at`; None where a run has too few points before it.
         shared_A: mean of the two A; refit_B, refit_C_mid: the paper's re-fit with it, (first, second); its verdict by
             the margin of .02 is `within_margin`.
-        words: one of `WORDS`; reasons: a sentence each.
+        words: one of `pair_words.WORDS`; reasons: a sentence each.
     """
 
     first: RecipeFit
@@ -129,7 +84,7 @@ class Pair:
         """The pair for the terminal."""
         percent = f"{100 * self.level:g} %"
         rows = [f"  A          {self.A}"]
-        if self.B_shared and self.C_mid_shared:
+        if self.B_shared and self.C_mid_shared and self.words != CEILING:
             rows += [f"  B          {self.B_shared} with shared A", f"  C_mid      {self.C_mid_shared} with shared A"]
         else:
             rows += [f"  B          {self.B}", f"  C_mid      {self.C_mid}"]
@@ -162,7 +117,7 @@ def compare_pair(first: RecipeFit, second: RecipeFit, level: float, at: float | 
     """All differences of two recipes and the words for them."""
 
     def difference(name: str, a: FloatArray, b: FloatArray, kind: str = "difference") -> Difference:
-        return _difference(name, a, b, kind, level)
+        return between(name, a, b, kind, level)
 
     compute = min(first.last, second.last) if at is None else at
     shared = _share_A(first, second, rng)
@@ -178,7 +133,7 @@ def compare_pair(first: RecipeFit, second: RecipeFit, level: float, at: float | 
     refit = [_refit_recipe(recipe, shared_A) for recipe in (first, second)]
     A = difference("A", first.A, second.A)
     score = None if scores[0] is None or scores[1] is None else difference("score", scores[0], scores[1])
-    words, reasons = _judge(first, second, A, B_shared, C_mid_shared, score, compute, level)
+    words, reasons = judge(first, second, A, B_shared, C_mid_shared, score, compute, level)
     return Pair(
         first, second, A,
         difference("B", np.exp(first.log_B), np.exp(second.log_B)),
@@ -186,13 +141,6 @@ def compare_pair(first: RecipeFit, second: RecipeFit, level: float, at: float | 
         B_shared, C_mid_shared, score, compute, shared_A,
         (refit[0][0], refit[1][0]), (refit[0][1], refit[1][1]), words, reasons, level,
     )  # fmt: skip
-
-
-def _difference(name: str, a: FloatArray, b: FloatArray, kind: str, level: float) -> Difference:
-    drawn = b / a if kind == "ratio" else b - a
-    joint = 1 - (1 - level) / _TESTS[kind]
-    tails = [0.5, (1 - level) / 2, (1 + level) / 2, (1 - joint) / 2, (1 + joint) / 2]
-    return Difference(name, kind, float(np.median(a)), float(np.median(b)), *map(float, np.quantile(drawn, tails)))
 
 
 def _share_A(
@@ -233,100 +181,3 @@ def _refit(fitted: Fit, A: float) -> tuple[float, float, float]:
 
     R0, log_B, log_C_mid = least_squares(residual, start, jac=jacobian, bounds=(lower, upper), max_nfev=60).x
     return float(R0), float(np.exp(log_B)), float(np.exp(log_C_mid))
-
-
-def _judge(
-    first: RecipeFit,
-    second: RecipeFit,
-    A: Difference,
-    B: Difference | None,
-    C_mid: Difference | None,
-    score: Difference | None,
-    at: float,
-    level: float,
-) -> tuple[str, list[str]]:
-    reasons = [f"{r.name}: {veto}" for r in (first, second) for veto in r.vetoes]
-    lead = _lead(first, second, score, at)
-    if reasons:
-        return CANNOT, reasons + lead
-    short = [r for r in (first, second) if r.too_short]
-    if short:
-        reasons = [
-            f"{r.name} has reached {r.C_over_C_mid:.2f} C_mid: below {IDENTIFIED} neither its ceiling nor, with it, "
-            "its efficiency is known; train it further"
-            for r in short
-        ]
-        return TOO_SHORT, reasons + lead
-    words, reasons = _weigh(second.name, A, B, C_mid, level)
-    reasons += lead if words != CEILING or score is None or score.estimate * A.estimate < 0 else []
-    reasons += [
-        f"provisional: {r.name} has reached {r.C_over_C_mid:.2f} C_mid, below {SETTLED:g}"
-        for r in (first, second)
-        if r.provisional
-    ]
-    return words, reasons + _seed_note(first, second)
-
-
-def _weigh(
-    name: str, A: Difference, B: Difference | None, C_mid: Difference | None, level: float
-) -> tuple[str, list[str]]:
-    """Words for two runs that are long enough."""
-    percent = f"{100 * level:g} %"
-    if A.clear:
-        side = "higher" if A.estimate > 0 else "lower"
-        reasons = [
-            f"the ceiling of {name} is {side} by {abs(A.estimate):.3f} ({A.low:+.3f} to {A.high:+.3f}, {percent})"
-        ]
-        if abs(A.estimate) <= A_MARGIN:
-            reasons.append(
-                f"by the paper's rule ceilings within {A_MARGIN} are the same: a small difference, if a sure one"
-            )
-        return CEILING, reasons
-    clear = [d for d in (B, C_mid) if d is not None and d.clear]
-    if clear:
-        reasons = [f"{name}: {d.name} is {d} of the other's ({percent})" for d in clear]
-        return EFFICIENCY, [*reasons, _faster(name, B, C_mid), f"the ceilings are not told apart: {A}"]
-    reasons = [f"A differs by {A}, {percent}; with shared A, B is {B} and C_mid {C_mid} of the other's"]
-    reasons += [
-        f"a hint only, in {d.name}: its interval leaves out equality, but of two looked at (B and C_mid) one does so "
-        "by chance too often; another seed would tell"
-        for d in (B, C_mid)
-        if d is not None and d.hinted
-    ]
-    return NONE, reasons
-
-
-def _faster(name: str, B: Difference | None, C_mid: Difference | None) -> str:
-    if B is None or C_mid is None:
-        return f"{name} differs in efficiency"
-    steeper, sooner = B.estimate > 1, C_mid.estimate < 1
-    if steeper == sooner:
-        return f"{name} is {'more' if steeper else 'less'} efficient: " + (
-            "steeper, and half-way sooner" if steeper else "flatter, and half-way later"
-        )
-    return f"{name} is " + (
-        "half-way later but steeper: slower at first, faster towards the end"
-        if steeper
-        else "half-way sooner but flatter: faster at first, slower towards the end"
-    )
-
-
-def _lead(first: RecipeFit, second: RecipeFit, score: Difference | None, at: float) -> list[str]:
-    where = f"at {at:.5g} {first.unit}s"
-    if score is None:
-        return [f"too few points before {at:.5g} {first.unit}s to compare scores there"]
-    if not score.clear:
-        return [f"{where} the scores are not told apart: {score}"]
-    ahead = second.name if score.estimate > 0 else first.name
-    return [f"{where} {ahead} is ahead, {second.name} by {score}; an early lead can be misleading"]
-
-
-def _seed_note(first: RecipeFit, second: RecipeFit) -> list[str]:
-    single = [r.name for r in (first, second) if r.seeds == 1]
-    counts = ", ".join(f"{r.name} {r.seeds}" for r in (first, second))
-    if single:
-        return [
-            f"seeds: {counts}; a single seed's A is taken to stray by about {A_SPREAD} as the paper's seeds do, "
-            "and a difference within that is none"
-        ]
-    return [f"seeds: {counts}; their own spread of A is about {first.seed_sd:.3f} and {second.seed_sd:.3f}"]

@@ -56,7 +56,7 @@ def law_mixture(fit: Fit) -> Mixture:
     prior = Prior()
     data = observe(fit.curve, R0_known=fit.dropped == 0)
     positive = np.log(data.compute[data.compute > 0][[0, -1]])
-    found = posterior(data, replace(prior, laws=(SIGMOID,), law_weights=(1.0,)))
+    found = fit.posterior
     step = (4.4 * prior.log_B_sd / (prior.n_B - 1), (np.ptp(positive) + prior.C_mid_below + prior.C_mid_beyond)
             / (prior.n_C_mid - 1))  # fmt: skip
     for _ in range(2):
