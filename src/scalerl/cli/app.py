@@ -18,7 +18,7 @@ import click
 from scalerl import __version__
 from scalerl.cli.guard import guarded
 
-COMMANDS = ("forecast", "fit", "backtest", "calibrate", "compare", "transfer", "formats")
+COMMANDS = ("forecast", "fit", "backtest", "calibrate", "compare", "formats")
 """In the order of the help; each is a module of this package with a click command named `command`."""
 
 
@@ -58,6 +58,7 @@ def _unknown(name: str) -> str:
 
 
 @click.group(
+    "scalerl",
     cls=Application,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -69,7 +69,9 @@ def command(
     except ForecastRefused as error:
         return refused(error, log, curve, as_json, plot)
     if plot:
-        options.draw(found.plot, plot)
+        from scalerl.report.plots import plot_fit
+
+        options.draw(lambda path: plot_fit(found, path, run=curve, level=level), plot)
     wrote = [f"picture written to {plot}"] if plot else []
     if as_json:
         for note in [*curve.notes, *wrote]:

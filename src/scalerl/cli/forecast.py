@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @options.upto_option
 @click.option("--target", type=Number(above=0, below=1), help="Also estimate the compute to reach this score.")
 @click.option("--price-per-hour", type=Number(least=0), help="Adds the cost, where compute is in device-hours.")
+@options.calibration_option
 @options.reading_options
 @options.plot_option
 @options.json_option
@@ -44,6 +45,7 @@ def command(
     reading: Reading,
     at: tuple[str, ...],
     upto: float | None,
+    calibration: str | None,
     plot: str | None,
     as_json: bool,
     **settings: Any,
@@ -55,17 +57,20 @@ def command(
     from scalerl.curves import forecast
     from scalerl.errors import ForecastRefused
 
+    table = options.calibration_of(calibration)
     log = reading.log(file)
     curve = reading.curve(log)
     rate, doubt = _truncation(log, curve, reading, upto)
     try:
-        fc = forecast(curve, **({"at": at} if at else {}), upto=upto, truncation=rate, **settings)
+        fc = forecast(curve, **({"at": at} if at else {}), upto=upto, truncation=rate, calibration=table, **settings)
     except ForecastRefused as error:
         return refused(error, log, curve, as_json, plot)
     if doubt:
         fc = replace(fc, warnings=[*fc.warnings, doubt])
     if plot:
-        options.draw(fc.plot, plot)
+        from scalerl.report.plots import plot_forecast
+
+        options.draw(lambda path: plot_forecast(fc, path, actual=None if upto is None else curve), plot)
     _show(fc, log, as_json, plot)
     return ForecastRefused.exit_code if fc.verdict == "NO-FORECAST" else 0
 

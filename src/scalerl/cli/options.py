@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -15,6 +16,7 @@ import click
 from scalerl.errors import InputError
 
 if TYPE_CHECKING:
+    from scalerl.curves.calibration import Calibration
     from scalerl.runs import Curve, RunLog
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -93,6 +95,7 @@ class Reading:
     trials: str | None = None
     unit: str | None = None
     scale: str | None = None
+    runs: tuple[str, ...] = ()
 
     def log(self, path: str) -> RunLog:
         """Read a log; "-" is stdin."""
@@ -102,7 +105,7 @@ class Reading:
             return read_run(path, run=self.run, run_column=self.run_column)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "stdin"
-            file.write_bytes(click.get_binary_stream("stdin").read())
+            file.write_bytes(sys.stdin.buffer.read())
             try:
                 log = read_run(file, run=self.run, run_column=self.run_column)
             except InputError as error:
@@ -110,16 +113,23 @@ class Reading:
             log.path = "stdin"
             return log
 
-    def curve(self, log: RunLog) -> Curve:
-        """The curve of a log."""
+    def curve(self, log: RunLog, run: str | None = None) -> Curve:
+        """The curve of a log, or of one of its runs."""
         return log.curve(x=self.x, y=self.y, devices=self.devices, factor=self.factor, trials=self.trials,
-                         run=self.run, unit=self.unit, scale=self.scale)  # fmt: skip
+                         run=run or self.run, unit=self.unit, scale=self.scale)  # fmt: skip
+
+    def curves(self, log: RunLog) -> list[Curve]:
+        """The curve of each run of a log, or of those that were asked for."""
+        if self.runs:
+            return [self.curve(log, run) for run in self.runs]
+        if self.run is None and len(log.runs) > 1:
+            return [self.curve(log, run) for run in log.runs]
+        return [self.curve(log)]
 
 
 _READING = (
     click.option("--x", metavar="COLUMN", help="Column of the compute axis (steps, tokens, GPU-hours, time); guessed."),
     click.option("--y", metavar="COLUMN", help="Column of the score (pass rate); 'a,b' joins a renamed one; guessed."),
-    click.option("--run", metavar="NAME", help="The run to take where the file holds several."),
     click.option("--run-column", metavar="COLUMN", help="Column that names the runs."),
     click.option("--devices", type=Number(above=0), help="Number of GPUs: compute is wall time x GPUs."),
     click.option("--factor", type=Number(above=0), help="Compute of one unit of x, e.g. GPU-hours a step."),
@@ -129,15 +139,29 @@ _READING = (
 )  # fmt: skip
 
 
+_RUN = click.option("--run", metavar="NAME", help="The run to take where the file holds several.")
+_RUNS = click.option(
+    "--run", "runs", multiple=True, metavar="NAME", help="A run to take where a file holds several. Repeatable."
+)
+
+
 def reading_options(command: Command) -> Command:
     """Add the options of `Reading`, and hand them to the command as `reading`."""
+    return _with_reading(command, (_RUN, *_READING))
 
+
+def reading_many_options(command: Command) -> Command:
+    """The same for a command on many runs: --run may be repeated."""
+    return _with_reading(command, (_RUNS, *_READING))
+
+
+def _with_reading(command: Command, options: tuple[Callable[[Any], Any], ...]) -> Command:
     @functools.wraps(command)
-    def with_reading(*args: Any, **options: Any) -> Any:
-        reading = Reading(**{f.name: options.pop(f.name) for f in fields(Reading)})
-        return command(*args, reading=reading, **options)
+    def with_reading(*args: Any, **given: Any) -> Any:
+        reading = Reading(**{f.name: given.pop(f.name) for f in fields(Reading) if f.name in given})
+        return command(*args, reading=reading, **given)
 
-    for option in reversed(_READING):
+    for option in reversed(options):
         with_reading = option(with_reading)
     return with_reading  # type: ignore[return-value]
 
@@ -154,6 +178,20 @@ upto_option = click.option(
     "--upto", type=Number(above=0), help="Forget everything after this compute: what would it have said then?"
 )
 plot_option = click.option("--plot", type=Picture(), help="Draw the answer.")
+
+
+calibration_option = click.option(
+    "--calibration", metavar="FILE|none", help="Another table from scalerl calibrate; none: raw intervals."
+)
+
+
+def calibration_of(path: str | None) -> Calibration | None:
+    """The table of --calibration; None is the one that ships with the package."""
+    from scalerl.curves.calibration import NO_CALIBRATION, load
+
+    if path is None:
+        return None
+    return NO_CALIBRATION if path.strip().lower() == "none" else load(Path(path))
 
 
 def draw(plot: Callable[[str], Any], path: str) -> None:
@@ -176,7 +214,3 @@ def stdin_is_free(files: tuple[str, ...]) -> None:
     """
     if files.count(STDIN) > 1:
         raise InputError("stdin: '-' can stand for one file only; name the others")
-
-
-__all__ = ["Number", "Picture", "Reading", "draw", "json_option", "level_option", "plot_option", "reading_options",
-           "since_option", "stdin_is_free", "upto_option"]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -28,7 +29,18 @@ def say(text: str) -> None:
 
 def print_json(answer: dict[str, Any]) -> None:
     """One JSON object to stdout."""
-    _write(sys.stdout, json.dumps(answer, indent=1, allow_nan=False) + "\n")
+    _write(sys.stdout, json.dumps(_sayable(answer), indent=1, allow_nan=False) + "\n")
+
+
+def _sayable(value: Any) -> Any:
+    """The same structure with null for what JSON cannot say, and plain numbers for numpy's."""
+    if isinstance(value, dict):
+        return {str(key): _sayable(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sayable(v) for v in value]
+    if hasattr(value, "item") and not isinstance(value, (int, float, bool)):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_view(*parts: Any) -> None:

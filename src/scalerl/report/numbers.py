@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 
 NEVER = "-"
+_ENDING = re.compile(r"\.(csv|tsv|jsonl?|log|txt|parquet|wandb|gz|out)$", re.IGNORECASE)
 
 
 def amount(value: float | None, digits: int = 3) -> str:
@@ -51,6 +53,13 @@ def plural(unit: str) -> str:
     """The unit of compute for many: steps, gpu-hours; names that are no word in the singular stay."""
     is_word = unit.isascii() and unit.replace("-", "").isalpha()
     return unit + "s" if is_word and not unit.endswith("s") and unit != "compute" else unit
+
+
+def short(name: str, most: int = 26) -> str:
+    """A run's name for a table: without the ending of its file, its middle left out where it is long."""
+    name = _ENDING.sub("", name)
+    keep = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - keep]}…{name[-keep:]}"
 
 
 def count(n: int, noun: str) -> str:

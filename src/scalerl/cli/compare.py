@@ -1,0 +1,124 @@
+"""`scalerl compare`: which recipe has the higher ceiling, which is only faster, and where that cannot be said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scalerl.cli import options
+from scalerl.cli.options import Number, Reading
+from scalerl.cli.output import print_json, print_view, say
+from scalerl.errors import ForecastRefused
+
+if TYPE_CHECKING:
+    from scalerl.curves.compare import Comparison
+    from scalerl.runs import Curve
+
+
+@click.command("compare")
+@click.argument("recipes", nargs=-1, required=True, metavar="[NAME=]FILE...")
+@click.option(
+    "--at", type=Number(above=0), help="Compare scores at this compute.  [default: the end of the shorter run]"
+)
+@click.option("--straightened", type=options.Picture(), help="Draw the straightened plot of figure 7.")
+@options.level_option
+@options.since_option
+@options.reading_many_options
+@options.plot_option
+@options.json_option
+def command(
+    recipes: tuple[str, ...],
+    reading: Reading,
+    at: float | None,
+    level: float,
+    since: float | str,
+    straightened: str | None,
+    plot: str | None,
+    as_json: bool,
+) -> int:
+    """Compare recipes by ceiling and efficiency.
+
+    Each FILE is a recipe; NAME=FILE names it, and files under one name are its seeds. A file with several runs gives a
+    recipe a run, or the seeds of NAME.
+    """
+    from scalerl.curves.compare import compare
+
+    named = [split_name(recipe) for recipe in recipes]
+    options.stdin_is_free(tuple(file for _, file in named))
+    read = [(file, name, curve) for name, file in named for curve in reading.curves(reading.log(file))]
+    curves = [(file, curve) for file, _, curve in read]
+    try:
+        found = compare(by_recipe(read), level=level, at=at, since=since)
+    except ForecastRefused as error:
+        return _refused(error, curves, as_json)
+    wrote = _draw(found, plot, straightened)
+    if as_json:
+        for file, curve in curves:
+            for note in curve.notes:
+                say(f"note: {file}, {curve.name}: {note}")
+        for line in wrote:
+            say(f"note: {line}")
+        print_json(found.to_dict())
+        return 0
+    from scalerl.report.bench import curves_view
+    from scalerl.report.compared import comparison_view
+    from scalerl.report.terminal import lines
+
+    print_view(curves_view(curves), *comparison_view(found), *([lines(wrote)] if wrote else []))
+    return 0
+
+
+def split_name(recipe: str) -> tuple[str | None, str]:
+    """`NAME=FILE` -> its parts; a path that holds "=" and exists is a path."""
+    name, equals, file = recipe.partition("=")
+    if not (equals and name and file) or "/" in name or Path(recipe).exists():
+        return None, recipe
+    return name, file
+
+
+def by_recipe(read: Sequence[tuple[str, str | None, Curve]]) -> dict[str, list[Curve]]:
+    """Curves by recipe; files of the same name in different folders are told apart by their folder."""
+    stems: dict[str, set[str]] = {}
+    for file, name, curve in read:
+        stems.setdefault(_title(curve, name), set()).add(file)
+    grouped: dict[str, list[Curve]] = {}
+    for file, name, curve in read:
+        title = _title(curve, name)
+        if name is None and len(stems[title]) > 1:
+            title = f"{Path(file).parent.name}/{title}"
+        grouped.setdefault(title, []).append(curve)
+    return grouped
+
+
+def _title(curve: Curve, name: str | None) -> str:
+    from scalerl.report.numbers import short
+
+    return name if name is not None else short(curve.name, 40)
+
+
+def _draw(found: Comparison, plot: str | None, straightened: str | None) -> list[str]:
+    from scalerl.report.comparison import plot_compare, plot_straightened
+
+    wrote = []
+    if plot:
+        options.draw(lambda path: plot_compare(found, path), plot)
+        wrote.append(f"picture written to {plot}")
+    if straightened:
+        source = found.pairs[0] if len(found.pairs) == 1 else [f for r in found.recipes.values() for f in r.fits]
+        options.draw(lambda path: plot_straightened(source, path), straightened)
+        wrote.append(f"straightened plot written to {straightened}")
+    return wrote
+
+
+def _refused(error: ForecastRefused, curves: Sequence[tuple[str, Curve]], as_json: bool) -> int:
+    if as_json:
+        print_json({"schema": 1, "recipes": [], "pairs": [], "ranking": [], "reasons": [str(error)]})
+        return error.exit_code
+    from scalerl.report.bench import curves_view
+    from scalerl.report.terminal import verdict_view
+
+    print_view(curves_view(curves), verdict_view("NO-FORECAST", [str(error)], []))
+    return error.exit_code

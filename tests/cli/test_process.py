@@ -1,0 +1,93 @@
+"""The command line as a process of its own: entry points, speed, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scalerl import __version__
+
+SCALERL = [sys.executable, "-m", "scalerl"]
+
+
+def call(*args: object, **extra: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SCALERL, *map(str, args)], capture_output=True, text=True, timeout=60, **extra)  # type: ignore[call-overload,no-any-return]
+
+
+def test_version() -> None:
+    assert call("--version").stdout == f"scalerl {__version__}\n"
+
+
+def test_help_is_quick_and_lists_the_commands() -> None:
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        found = call("--help")
+        took.append(time.perf_counter() - start)
+    assert found.returncode == 0
+    for word in ("forecast", "fit", "backtest", "compare", "transfer", "Exit codes"):
+        assert word in found.stdout
+    assert min(took) < 0.6
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = """
+import sys
+from scalerl.cli.app import application
+application.main(["forecast", "--help"], standalone_mode=False)
+print([m for m in ("numpy", "scipy", "polars", "rich", "matplotlib") if m in sys.modules])
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert shown.splitlines()[-1] == "[]"
+
+
+def test_without_arguments_the_help() -> None:
+    found = call()
+    assert found.returncode == 0
+    assert found.stdout == call("--help").stdout
+
+
+def test_forecast_answers(risen: Path) -> None:
+    found = call("forecast", risen, "--json")
+    assert found.returncode == 0
+    assert json.loads(found.stdout)["verdict"]
+    assert all(line.startswith("scalerl: ") or line.startswith("note: ") for line in found.stderr.splitlines())
+
+
+def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.bin"
+    junk.write_bytes(bytes(range(256)) * 10)
+    found = call("forecast", junk)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert len(found.stderr.splitlines()) == 1
+    assert "junk.bin" in found.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such pipes there")
+def test_a_reader_that_hangs_up_hears_nothing(risen: Path) -> None:
+    for options in ([], ["--json"]):
+        process = subprocess.Popen(
+            [*SCALERL, "forecast", str(risen), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        complaint = process.stderr.read().decode()
+        process.stderr.close()
+        assert process.wait(60) == 0
+        assert "Error" not in complaint
+        assert "Broken" not in complaint
+
+
+def test_ascii_terminals(risen: Path) -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    found = call("forecast", risen, env=env)
+    assert found.returncode == 0
+    assert found.stdout.isascii()
+    assert "+--" in found.stdout or "+-" in found.stdout
