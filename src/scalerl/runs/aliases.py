@@ -65,11 +65,7 @@ _REWARD = re.compile(r"reward|(?:^|[/_.\- ])return|(?:^|[/_.\- ])(?:rewards?|r)(
 _CHOSEN = re.compile(r"best@|maj@|worst@|majority|best_of|pass@(?!1(?!\d))\d+|pass_at_(?!1(?!\d))\d+|oracle")
 # Words of a name that rule it out as a score.
 _NEVER = frozenset(
-    """std stdev var variance min max median sem stderr ci loss losses kl entropy length lengths len clip clipped clipfrac
-    grad norm lr rate_lr learning time times timing token tokens count counts num n format penalty advantage advantages value_loss
-    values memory throughput perf zero frac fraction error errors ratio diff logp logprob logprobs prob probs threshold target
-    weight weights turns step steps epoch epochs margin trials samples aux runtime second seconds sec per_second invalid no incorrect wrong
-    truncated truncation timeout overlong temperature difficulty_mean batch size stop response_rate""".split()
+    ["std", "stdev", "var", "variance", "min", "max", "median", "sem", "stderr", "ci", "loss", "losses", "kl", "entropy", "length", "lengths", "len", "clip", "clipped", "clipfrac", "grad", "norm", "lr", "rate_lr", "learning", "time", "times", "timing", "token", "tokens", "count", "counts", "num", "n", "format", "penalty", "advantage", "advantages", "value_loss", "values", "memory", "throughput", "perf", "zero", "frac", "fraction", "error", "errors", "ratio", "diff", "logp", "logprob", "logprobs", "prob", "probs", "threshold", "target", "weight", "weights", "turns", "step", "steps", "epoch", "epochs", "margin", "trials", "samples", "aux", "runtime", "second", "seconds", "sec", "per_second", "invalid", "no", "incorrect", "wrong", "truncated", "truncation", "timeout", "overlong", "temperature", "difficulty_mean", "batch", "size", "stop", "response_rate"]
 )
 
 

@@ -12,15 +12,16 @@ from scalerl.runs.table import Table
 
 # In this order: what has a signature first, free text last. Names of modules in `formats`, imported when tried.
 FORMATS = (
-    "parquet",
     "wandb_offline",
     "mlflow",
     "run_directory",
     "tensorboard",
+    "parquet",
     "json_rows",
     "delimited",
     "console",
 )
+_FOLDERS = 4  # the first ones also take folders
 KNOWN = (
     "CSV, TSV, Parquet, JSON, JSON lines, HF trainer_state.json, HF or verl console log, free text, "
     "Tinker metrics.jsonl, TensorBoard events, W&B (.wandb or export), MLflow, a scalerl run directory"
@@ -58,7 +59,7 @@ def read_table(path: str | Path) -> Table:
         )
     file = Path(path)
     head = _head(file)
-    for name in FORMATS:
+    for name in FORMATS[:_FOLDERS] if file.is_dir() else FORMATS:
         if name == "console" and (what := _signature(head)):
             raise InputError(f"{file}: this is {what}; known formats: {KNOWN}")
         module = _module(name)

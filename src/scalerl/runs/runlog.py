@@ -248,6 +248,7 @@ class RunLog:
         name = candidates[0]
         step = compute.column_values(self.table, name)
         assert step is not None
+        step = np.where(np.isfinite(step), step, np.nan)
         epochs = [n for n in aliases.find(self.columns, aliases.EPOCHS) if n != name]
         step = cleaning.unroll_epochs(step, self.columns[epochs[0]] if epochs else None, notes)
         order = cleaning.order_rows(step, [score, self._reference(score)], score, name, notes)

@@ -111,7 +111,7 @@ def _only_bounded(table: Table, path: str) -> list[str]:
         return inside
     if len(left) == 1:
         return left
-    listed = inside or left or list(table.columns)
+    listed = inside or left or [n for n in table.columns if n not in axes] or list(table.columns)
     raise InputError(f"{path}: no column is known as a score; choose one with --y: {selection.shortlist(listed)}")
 
 

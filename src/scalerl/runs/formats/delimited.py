@@ -73,7 +73,8 @@ class _Lines:
 
     def _split(self, piece: bytes) -> list[str]:
         text = piece.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-        return text.splitlines(keepends=True) if "\x0c" not in text else text.split("\n")
+        *whole, rest = text.split("\n")  # not splitlines, which takes rare characters within cells for line ends
+        return [line + "\n" for line in whole] + ([rest] if rest else [])
 
     def _mark(self, lines: list[str]) -> list[str]:
         self.ended = not lines or lines[-1].endswith("\n")
@@ -254,7 +255,7 @@ def _fitness(lines: list[str], delimiter: str) -> float:
         return 0.0
     width, body = len(rows[0]), rows[1:]
     same = sum(len(row) == width for row in body)
-    if same < len(body) * {" ": 1.0, "|": 0.9}.get(delimiter, 0.5):
+    if same < len(body) * {" ": 1.0, "|": 0.9}.get(delimiter, 0.3):
         return 0.0
     cells = [c for row in body if len(row) == width for c in row if c.strip()]
     share = sum(_is_number(c) for c in cells) / max(len(cells), 1)

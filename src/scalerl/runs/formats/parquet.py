@@ -27,6 +27,12 @@ def read(path: Path) -> Table:
     from polars.exceptions import PanicException, PolarsError
 
     notes: list[str] = []
+    with path.open("rb") as file:  # polars panics aloud on a cut file, so its end is checked first
+        size = file.seek(0, 2)
+        file.seek(max(size - 8, 0))
+        tail = file.read(8)
+    if tail[-4:] != b"PAR1" or not 0 < int.from_bytes(tail[:4], "little") < size - 8:
+        raise InputError(f"{path}: the Parquet file is cut off (its footer is missing); export it again")
     try:
         frame = pl.read_parquet(path)
         while structs := [n for n, t in frame.schema.items() if t == pl.Struct]:
@@ -61,11 +67,11 @@ def _split(frame: Any, notes: list[str]) -> tuple[dict[str, FloatArray], dict[st
             as_numbers = cells.str.strip_chars().cast(pl.Float64, strict=False)
             if as_numbers.is_not_null().sum() > cells.len() / 2:
                 numbers[name] = _floats(as_numbers)
-            elif (cells.str.len_chars().max() or 0) <= LONGEST_TEXT:  # type: ignore[operator]
+            elif (cells.str.len_chars().max() or 0) <= LONGEST_TEXT:
                 text[name] = cells.fill_null("").to_list()
             else:
                 left_out.append(name)
-        elif kind == pl.List and kind.inner.is_numeric():  # type: ignore[attr-defined]
+        elif kind == pl.List and kind.inner.is_numeric():
             numbers[name] = _floats(column.list.mean())
             notes.append(f"Lists of numbers were averaged in each row: {name}.")
         else:
