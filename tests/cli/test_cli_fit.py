@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from cli_runs import Run
 
 
 def test_finds_the_law_that_made_the_run(run: Run, risen: Path) -> None:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_runs import Run
 from click.testing import Result
-from conftest import Run
 
 from scalerl.cli import guard, output
 from scalerl.cli.app import COMMANDS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Run, sigmoid, write_csv
+from cli_runs import Run, sigmoid, write_csv
 
 from scalerl.cli.compare import split_name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Run, sigmoid, write_csv
+from cli_runs import Run, sigmoid, write_csv
 
 ISSUE_KEYS = {
     "schema",
