@@ -13,6 +13,7 @@ from scalerl.curves.laws import LAWS, POWER_LAW, SIGMOID, Law
 from scalerl.curves.observations import observe
 from scalerl.curves.paper import A_MARGIN, paper_fit
 from scalerl.curves.posterior import Observations, Posterior, Prior, mixture_quantiles, posterior
+from scalerl.curves.threads import single_threaded
 from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
@@ -142,6 +143,7 @@ class Fit:
         return f" (the trials alone explain {floor:.4f})"
 
 
+@single_threaded
 def fit(
     curve: Curve,
     law: str = "sigmoid",
@@ -249,7 +251,13 @@ def _least_squares(data: Observations, law: Law, post: Posterior) -> tuple[float
 
 
 def _grid_interval(values: FloatArray, weight: FloatArray, tails: tuple[float, float]) -> tuple[float, float]:
-    order = np.argsort(values)
-    total = np.cumsum(weight[order]) - 0.5 * weight[order]
-    low, high = np.exp(np.interp(tails, total, np.log(values[order])))
+    """Weighted quantiles of positive grid values, each grid value spread evenly to halfway its neighbours."""
+    grid, index = np.unique(np.log(values), return_inverse=True)
+    mass = np.bincount(index, weights=weight)
+    if grid.size == 1:
+        return float(np.exp(grid[0])), float(np.exp(grid[0]))
+    edges = np.concatenate(
+        [[1.5 * grid[0] - 0.5 * grid[1]], (grid[1:] + grid[:-1]) / 2, [1.5 * grid[-1] - 0.5 * grid[-2]]]
+    )
+    low, high = np.exp(np.interp(tails, np.concatenate([[0.0], np.cumsum(mass)]), edges))
     return float(low), float(high)

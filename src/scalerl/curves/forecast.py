@@ -17,6 +17,7 @@ from scalerl.curves.observations import observe
 from scalerl.curves.posterior import Posterior, Prior, posterior
 from scalerl.curves.predict import Prediction, crossing, marginal_gain, predict
 from scalerl.curves.rolling import Replay, rolling_backtest
+from scalerl.curves.threads import single_threaded
 from scalerl.curves.verdict import UNSURE, Judgement, compute_to_decide, judge
 from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
@@ -78,7 +79,7 @@ class Forecast:
 
     def predict(self, compute: ArrayLike) -> Prediction:
         """Calibrated median and interval at any compute from the last point on."""
-        return _calibrated(self.posterior, self.calibration, self.curve, np.atleast_1d(compute), self.level)
+        return calibrated(self.posterior, self.calibration, self.curve, np.atleast_1d(compute), self.level)
 
     def plot(self, path: str | None = None) -> Any:
         """Draw points, fit and forecast; see `scalerl.report.plots.plot_forecast`."""
@@ -145,6 +146,7 @@ class Forecast:
         }
 
 
+@single_threaded
 def forecast(
     curve: Curve,
     at: Sequence[float | str] = DEFAULT_AT,
@@ -189,7 +191,7 @@ def forecast(
     goal = _compute_of("2x" if budget is None else budget, curve)
     used, post = conditioned(curve, since, prior)
     fitted = fit(curve, since=float(used.compute[0]) if len(used) < len(curve) else 0.0, prior=prior)
-    predicted = _calibrated(post, table, curve, np.append(computes, goal), level)
+    predicted = calibrated(post, table, curve, np.append(computes, goal), level)
     vetoes = diagnostics.vetoes(curve, fitted)
     replays = rolling_backtest(fitted.curve, prior, level)
     warned = diagnostics.warnings(curve, fitted, truncation) + _replay_warnings(replays, goal, curve)
@@ -231,7 +233,7 @@ def _compute_of(value: float | str, curve: Curve) -> float:
     return max(compute, last)
 
 
-def _calibrated(post: Posterior, table: Calibration, curve: Curve, compute: FloatArray, level: float) -> Prediction:
+def calibrated(post: Posterior, table: Calibration, curve: Curve, compute: FloatArray, level: float) -> Prediction:
     factor = table.multiplier(curve, compute, level)
     return predict(post, np.asarray(compute, dtype=np.float64), level).widened(factor, factor)
 
@@ -253,7 +255,7 @@ def _target(post: Posterior, table: Calibration, curve: Curve, score: float, lev
     start, reach = float(curve.compute[-1]), float(curve.compute[-1]) * TARGET_REACH
 
     def edge(name: str) -> float:
-        return crossing(lambda c: getattr(_calibrated(post, table, curve, c, level), name), score, start, reach)
+        return crossing(lambda c: getattr(calibrated(post, table, curve, c, level), name), score, start, reach)
 
     # The band's upper edge reaches the target first: that is the least compute that may do.
     return Target(score, edge("score"), edge("high"), edge("low"))

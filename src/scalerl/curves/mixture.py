@@ -84,4 +84,5 @@ def mixture_quantiles(weight: FloatArray, mean: FloatArray, sd: FloatArray, leve
         middle = 0.5 * (low + high)
         reached = np.einsum("m,mlk->lk", weight, ndtr((middle[None] - mean[:, None]) / sd[:, None]))
         low, high = np.where(reached < wanted, middle, low), np.where(reached < wanted, high, middle)
-    return 0.5 * (low + high)
+    found: FloatArray = 0.5 * (low + high)
+    return found

@@ -9,16 +9,13 @@ spread that seeds are known to have, and several seeds teach their own. A run's 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from scalerl.curves.fit import Fit
-from scalerl.curves.laws import SIGMOID
-from scalerl.curves.observations import observe
-from scalerl.curves.posterior import Posterior, Prior, posterior
 
 FloatArray = NDArray[np.float64]
 A_SPREAD = 0.0075
@@ -48,47 +45,16 @@ class Pooled:
 
 
 def law_mixture(fit: Fit) -> Mixture:
-    """Posterior of (A, log B, log C_mid) of one run under the sigmoid, on a grid laid around its bulk.
-
-    The grid of `fit` spans everything a run might do; a long run fills a cell or two of it, too coarse for the
-    difference of two runs.
-    """
-    prior = Prior()
-    data = observe(fit.curve, R0_known=fit.dropped == 0)
-    positive = np.log(data.compute[data.compute > 0][[0, -1]])
+    """Posterior of (A, log B, log C_mid) of one run; a grid cell's own width counts as variance."""
     found = fit.posterior
-    step = (4.4 * prior.log_B_sd / (prior.n_B - 1), (np.ptp(positive) + prior.C_mid_below + prior.C_mid_beyond)
-            / (prior.n_C_mid - 1))  # fmt: skip
-    for _ in range(2):
-        b_mid, b_half = _bulk(np.log(found.B), found.weight, step[0])
-        c_mid, c_half = _bulk(np.log(found.C_mid), found.weight, step[1])
-        n_B, n_C_mid = 16, 24
-        near = replace(
-            prior, laws=(SIGMOID,), law_weights=(1.0,), n_B=n_B, n_C_mid=n_C_mid,
-            log_B_mean=b_mid, log_B_sd=b_half / 2.2,
-            C_mid_below=positive[0] - (c_mid - c_half), C_mid_beyond=c_mid + c_half - positive[1],
-        )  # fmt: skip
-        found = _with_prior_of_B(posterior(data, near), near, prior)
-        step = (2 * b_half / (n_B - 1), 2 * c_half / (n_C_mid - 1))
-    var = np.column_stack([found.cov[:, 1, 1], np.full((found.weight.size, 2), np.square(step) / 12)])
-    mean = np.column_stack([found.mean[:, 1], np.log(found.B), np.log(found.C_mid)])
-    return Mixture(found.weight, mean, var)
+    log_B, log_C_mid = np.log(found.B), np.log(found.C_mid)
+    var = np.column_stack([found.cov[:, 1, 1], *(np.full(log_B.size, _cell(v) ** 2 / 12) for v in (log_B, log_C_mid))])
+    return Mixture(found.weight, np.column_stack([found.mean[:, 1], log_B, log_C_mid]), var)
 
 
-def _bulk(value: FloatArray, weight: FloatArray, step: float) -> tuple[float, float]:
-    """Centre and half-width of a range that holds nearly all of a posterior known on a grid of this step."""
-    mean = float(weight @ value)
-    sd = float(np.sqrt(weight @ (value - mean) ** 2 + step**2 / 4))
-    return mean, 3.5 * sd
-
-
-def _with_prior_of_B(found: Posterior, used: Prior, wanted: Prior) -> Posterior:
-    """The grid over log B follows its prior; undo the one that laid the grid and put the real one in."""
-    log_B = np.log(found.B)
-    log_ratio = 0.5 * ((log_B - used.log_B_mean) / used.log_B_sd) ** 2
-    log_ratio -= 0.5 * ((log_B - wanted.log_B_mean) / wanted.log_B_sd) ** 2
-    weight = found.weight * np.exp(log_ratio - log_ratio.max())
-    return replace(found, weight=weight / weight.sum())
+def _cell(value: FloatArray) -> float:
+    """Spacing of the grid that the values lie on, 0 for a single one."""
+    return float(np.diff(np.unique(value.round(9))).min(initial=np.inf)) if np.ptp(value) > 0 else 0.0
 
 
 def pool(seeds: Sequence[Mixture], spread: FloatArray, rng: np.random.Generator, draws: int = DRAWS) -> Pooled:

@@ -23,6 +23,7 @@ from scipy.special import logsumexp
 from scalerl.curves.conditional import Conditional, LinearPrior, condition
 from scalerl.curves.laws import GOMPERTZ, SIGMOID, WEIBULL, Law
 from scalerl.curves.mixture import Posterior, mixture_quantiles
+from scalerl.curves.threads import single_threaded
 
 __all__ = ["Observations", "Posterior", "Prior", "mixture_quantiles", "posterior"]
 
@@ -35,22 +36,22 @@ class Prior:
     """What is believed before a run is seen. Scales are in score units and natural log units."""
 
     laws: tuple[Law, ...] = (SIGMOID, WEIBULL, GOMPERTZ)
-    law_weights: tuple[float, ...] = (0.5, 0.25, 0.25)
-    A_mean: float = 0.65
-    A_sd: float = 0.35
-    R0_sd: float = 0.15
+    law_weights: tuple[float, ...] = (0.55, 0.3, 0.15)
+    A_mean: float = 0.67
+    A_sd: float = 0.32
+    R0_sd: float = 0.025
     R0_free_sd: float = 0.15
-    log_B_mean: float = 0.35
-    log_B_sd: float = 0.7
-    n_B: int = 14
-    n_C_mid: int = 26
+    log_B_mean: float = 0.0
+    log_B_sd: float = 0.75
+    coarse: tuple[int, int] = (20, 10)
+    fine: tuple[int, int] = (22, 16)
     C_mid_below: float = 1.5
     C_mid_beyond: float = 3.0
-    C_mid_decay: float = 1.0
+    C_mid_decay: float = 2.0
     rho: tuple[float, ...] = (0.0, 0.4, 0.75)
-    rho_weights: tuple[float, ...] = (0.5, 0.3, 0.2)
-    tau: tuple[float, ...] = (0.0, 0.008, 0.025, 0.07)
-    tau_weights: tuple[float, ...] = (0.3, 0.3, 0.25, 0.15)
+    rho_weights: tuple[float, ...] = (0.55, 0.35, 0.1)
+    tau: tuple[float, ...] = (0.0, 0.006, 0.018, 0.05)
+    tau_weights: tuple[float, ...] = (0.15, 0.38, 0.37, 0.1)
 
 
 @dataclass(frozen=True)
@@ -73,25 +74,38 @@ class Observations:
     R0_known: bool
 
 
+@single_threaded
 def posterior(data: Observations, prior: Prior) -> Posterior:
-    """Posterior of the law of a curve given its points: some 13,000 components, thinned to 400."""
-    shapes = _shape_grid(data.compute, prior)
+    """Posterior of the law of a curve given its points: some 13,000 components, thinned to 400.
+
+    Two passes: a coarse grid of shapes finds where the mass lies for each law, a fine one resolves it there. A
+    precise, long run is hundreds of times narrower in (C_mid, B) than what is possible beforehand.
+    """
+    boxes = [_Box.everything(data.compute, prior)] * len(prior.laws)
+    coarse = _shape_grid(data.compute, prior, boxes, prior.coarse)
+    middle = len(prior.rho) // 2
+    found = _condition(data, prior, coarse, prior.rho[middle])
+    weight = logsumexp(found.log_evidence + np.log(prior.tau_weights)[:, None], axis=0) + coarse.log_prior
+    boxes = [box.around(coarse, weight, index) for index, box in enumerate(boxes)]
+    shapes = _shape_grid(data.compute, prior, boxes, prior.fine)
+    return _mixture(data, prior, shapes, [_condition(data, prior, shapes, rho) for rho in prior.rho])
+
+
+def _condition(data: Observations, prior: Prior, shapes: _Shapes, rho: float) -> Conditional:
     log_compute = np.log(np.maximum(data.compute, data.compute[data.compute > 0][0]))
     R0_sd = min(prior.R0_sd, 3 * data.sigma + 0.005) if data.R0_known else prior.R0_free_sd
     linear = LinearPrior(np.array([data.score[0], prior.A_mean]), np.array([R0_sd, prior.A_sd]))
     drift_ratio = (np.asarray(prior.tau) / data.sigma) ** 2
-    parts = [
-        condition(
-            data.score, shapes.share, log_compute - log_compute[0], data.noise, rho, drift_ratio,
-            data.sigma, data.sigma_weight, linear,
-        )
-        for rho in prior.rho
-    ]  # fmt: skip
-    return _mixture(data, prior, shapes, parts)
+    since_start = log_compute - log_compute[0]
+    return condition(
+        data.score, shapes.share, since_start, data.noise, rho, drift_ratio, data.sigma, data.sigma_weight, linear
+    )
 
 
 @dataclass(frozen=True)
 class _Shapes:
+    """p shapes: (p,) law, B, C_mid and log prior mass; (n, p) share of the gain at each point."""
+
     law: NDArray[np.intp]
     B: FloatArray
     C_mid: FloatArray
@@ -99,24 +113,51 @@ class _Shapes:
     log_prior: FloatArray
 
 
-def _shape_grid(compute: FloatArray, prior: Prior) -> _Shapes:
-    positive = compute[compute > 0]
-    low, high = np.log(positive[0]) - prior.C_mid_below, np.log(positive[-1]) + prior.C_mid_beyond
-    log_C_mid = np.linspace(low, high, prior.n_C_mid)
-    log_B = prior.log_B_mean + prior.log_B_sd * np.linspace(-2.2, 2.2, prior.n_B)
-    law_index, c, b = (a.ravel() for a in np.meshgrid(np.arange(len(prior.laws)), log_C_mid, log_B, indexing="ij"))
-    law = law_index.astype(np.intp)
-    share = np.concatenate(
-        [rule.share(compute[:, None], np.exp(b[law == i]), np.exp(c[law == i])) for i, rule in enumerate(prior.laws)],
-        axis=1,
-    )
-    beyond = np.maximum(c - np.log(positive[-1]), 0.0)
-    log_prior = (
-        np.log(np.asarray(prior.law_weights))[law]
-        - 0.5 * ((b - prior.log_B_mean) / prior.log_B_sd) ** 2
-        - beyond * prior.C_mid_decay
-    )
-    return _Shapes(law, np.exp(b), np.exp(c), share, log_prior)
+@dataclass(frozen=True)
+class _Box:
+    """Range of (log C_mid, log B): (2,) low and high."""
+
+    low: FloatArray
+    high: FloatArray
+
+    @staticmethod
+    def everything(compute: FloatArray, prior: Prior) -> _Box:
+        reach = np.log(compute[compute > 0][[0, -1]])
+        half = 2.2 * prior.log_B_sd
+        low = np.array([reach[0] - prior.C_mid_below, prior.log_B_mean - half])
+        return _Box(low, np.array([reach[1] + prior.C_mid_beyond, prior.log_B_mean + half]))
+
+    def around(self, shapes: _Shapes, log_weight: FloatArray, law: int) -> _Box:
+        """The part of the box where a law has nearly all its mass, one coarse step wider on each side."""
+        rows = shapes.law == law
+        at = np.log(np.stack([shapes.C_mid[rows], shapes.B[rows]]))
+        kept = at[:, log_weight[rows] > log_weight[rows].max() - 6.5]
+        step = np.array([np.diff(np.unique(axis.round(9))).min() for axis in at])
+        return _Box(np.maximum(self.low, kept.min(axis=1) - step), np.minimum(self.high, kept.max(axis=1) + step))
+
+    def grid(self, size: tuple[int, int]) -> tuple[FloatArray, FloatArray, float]:
+        """log C_mid, log B of the cells' centres, (size product,) each, and the log of a cell's area."""
+        width = (self.high - self.low) / size
+        axes = [low + w * (np.arange(k) + 0.5) for low, w, k in zip(self.low, width, size, strict=True)]
+        C_mid, B = np.meshgrid(*axes, indexing="ij")
+        return C_mid.ravel(), B.ravel(), float(np.log(width).sum())
+
+
+def _shape_grid(compute: FloatArray, prior: Prior, boxes: list[_Box], size: tuple[int, int]) -> _Shapes:
+    last = np.log(compute[-1])
+    parts = []
+    for index, (law, box) in enumerate(zip(prior.laws, boxes, strict=True)):
+        log_C_mid, log_B, log_area = box.grid(size)
+        B, C_mid = np.exp(log_B), np.exp(log_C_mid)
+        log_prior = (
+            np.log(prior.law_weights[index])
+            + log_area
+            - 0.5 * ((log_B - prior.log_B_mean) / prior.log_B_sd) ** 2
+            - prior.C_mid_decay * np.maximum(log_C_mid - last, 0.0)
+        )
+        parts.append(_Shapes(np.full(B.size, index), B, C_mid, law.share(compute[:, None], B, C_mid), log_prior))
+    joined = {f: np.concatenate([getattr(p, f) for p in parts], axis=-1) for f in _Shapes.__dataclass_fields__}
+    return _Shapes(**joined)
 
 
 def _mixture(data: Observations, prior: Prior, shapes: _Shapes, parts: list[Conditional]) -> Posterior:

@@ -12,7 +12,7 @@ from scalerl.curves.posterior import Prior, posterior
 from scalerl.runs import Curve
 
 _PRIOR = Prior(
-    laws=(SIGMOID,), law_weights=(1.0,), n_B=8, n_C_mid=14, rho=(0.0, 0.5), rho_weights=(0.6, 0.4),
+    laws=(SIGMOID,), law_weights=(1.0,), coarse=(12, 6), fine=(14, 8), rho=(0.0, 0.5), rho_weights=(0.6, 0.4),
     tau=(0.0, 0.02), tau_weights=(0.6, 0.4),
 )  # fmt: skip
 _FRACTIONS = (0.08, 0.15, 0.25)

@@ -1,0 +1,44 @@
+# Every target sets itself up on a fresh machine: Python >= 3.11 and this file are all it takes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Small matrices on shared cores: one BLAS thread is fastest, and many are far slower.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup demo test test-all lint format types bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-all: setup
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python bench/forecast.py
+	$(BIN)/python bench/read_jsonl.py
+	$(BIN)/python bench/compare.py
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
