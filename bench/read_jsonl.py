@@ -22,8 +22,9 @@ from scalerl.runs import read_run
 log = read_run(sys.argv[1])
 curve = log.curve()
 seconds = time.perf_counter() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 if sys.platform == "darwin" else 1024) / (1024 if sys.platform == "darwin" else 1)
-print(json.dumps({"rows": log.table.rows, "points": len(curve), "seconds": round(seconds, 2), "peak_rss_mb": round(peak)}))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
+result = {"rows": log.table.rows, "points": len(curve), "seconds": round(seconds, 2), "peak_rss_mb": round(peak)}
+print(json.dumps(result))
 """
 
 
@@ -40,8 +41,10 @@ def write(path: Path, rows: int, variant: str) -> None:
             loss = "NaN" if variant == "mixed" and i % 7 == 0 else f"{1 / (1 + i):.8f}"
             kind = '"kind": "train", ' if variant == "mixed" else ""
             out.write(
-                f'{{"step": {i}, {kind}"loss": {loss}, "reward": {reward:.6f}, "reward_std": {0.1 + 1e-4 * (i % 13):.6f}, '
-                f'"entropy": {0.5 - 1e-7 * i:.6f}, "grad_norm": {1 + 0.01 * (i % 31):.4f}, "lr": 1e-06, "num_tokens": {i * 4096}}}\n'
+                f'{{"step": {i}, {kind}"loss": {loss}, "reward": {reward:.6f}, '
+                f'"reward_std": {0.1 + 1e-4 * (i % 13):.6f}, '
+                f'"entropy": {0.5 - 1e-7 * i:.6f}, "grad_norm": {1 + 0.01 * (i % 31):.4f}, '
+                f'"lr": 1e-06, "num_tokens": {i * 4096}}}\n'
             )
 
 

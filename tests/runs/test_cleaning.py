@@ -136,7 +136,7 @@ def test_trap_34_percent(tmp_path: Path) -> None:
 
 
 def test_trap_34_two_scales_in_one_column(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="jumps from 0.6 to 61"):
+    with pytest.raises(InputError, match=r"jumps from 0\.6 to 61"):
         curve_of(tmp_path, [{"step": n, "accuracy": n / 50 if n <= 30 else n + 30.0} for n in range(60)])
 
 

@@ -1,4 +1,4 @@
-"""CSV and its relatives: TRAPS 32 and 33, the wide and the long layouts, and files as Excel and PowerShell leave them."""
+"""CSV and its relatives: TRAPS 32 and 33, wide and long layouts, files as Excel and PowerShell leave them."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def test_a_resumed_run_with_two_ids_is_one_run(tmp_path: Path) -> None:
 
 
 WANDB = table(
-    '"Step","run a - eval/acc","run a - eval/acc__MIN","run a - eval/acc__MAX","b - x - eval/acc","b - x - eval/acc__MIN"',
+    '"Step","run a - eval/acc","run a - eval/acc__MIN",'
+    '"run a - eval/acc__MAX","b - x - eval/acc","b - x - eval/acc__MIN"',
     *(f'"{n}","{n / 50 if n % 2 else ""}","{n / 50 if n % 2 else ""}","","{n / 40}","{n / 40}"' for n in range(20)),
 )
 

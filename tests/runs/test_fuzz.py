@@ -24,7 +24,9 @@ SAMPLES = [
     b'"Step","a - acc","a - acc__MIN","b - acc"\n' + b"".join(b"%d,0.1,0.1,0.2\n" % n for n in range(9)),
     "step,acc\n1,0.2\n2,0.3\n".encode("utf-16"),
 ]
-PIECES = [b"NaN", b"-Infinity", b"{", b"}", b"[", b'"', b"'", b",", b"\n", b"\r", b"\0", b"1e400", b"9" * 400, b"\xff\xfe", b"\x1f\x8b",
+PIECES = [b"NaN", b"-Infinity", b"{", b"}", b"[", b'"', b"'", b",", b"\n", b"\r", b"\0",
+          b"1e400", b"9" * 400, b"\xff\xfe",
+          b"\x1f\x8b",
           b"%", b" - ", b"\xe2\x80\xa8", b"\x85", b"step", b":", b"=", b"nan", b"\x1b["]  # fmt: skip
 edits = st.lists(
     st.tuples(st.integers(0, 10_000), st.integers(0, 40), st.one_of(st.sampled_from(PIECES), st.binary(max_size=8))),

@@ -51,7 +51,8 @@ def test_trap_32_keys_with_slashes_and_at(tmp_path: Path) -> None:
 
 
 def test_trap_33_nan_and_infinity(tmp_path: Path) -> None:
-    text = '{"step": 1, "acc": NaN}\n{"step":2,"acc":-Infinity}\n{"step": 3, "acc": 0.5, "x": [NaN, 1]}\n{"step": 4, "acc": 0.6}\n'
+    text = '{"step": 1, "acc": NaN}\n{"step":2,"acc":-Infinity}\n'
+    text += '{"step": 3, "acc": 0.5, "x": [NaN, 1]}\n{"step": 4, "acc": 0.6}\n'
     curve = read_curve(save(tmp_path, text))
     assert close(curve.compute, [3, 4])
     assert said(curve.notes, "2 NaN or Infinity values read as missing")

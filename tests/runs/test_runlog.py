@@ -20,29 +20,41 @@ from scalerl.runs import aliases, read_curve, read_run
 # Columns of one row of each trainer, and what must be taken as x and y.
 TRAINERS: dict[str, tuple[list[str], str, str]] = {
     "TRL in W&B": (
-        ["_step", "_runtime", "train/global_step", "train/reward", "train/reward_std", "train/loss", "eval/reward", "eval/loss",
+        ["_step", "_runtime", "train/global_step", "train/reward", "train/reward_std", "train/loss",
+        "eval/reward", "eval/loss",
          "train/rewards/format_reward/mean", "train/completions/mean_length", "train/frac_reward_zero_std"],
         "train/global_step", "eval/reward",
     ),
-    "TRL": (["step", "epoch", "num_tokens", "reward", "rewards/accuracy_reward/mean", "rewards/format_reward/mean", "kl", "loss"],
+    "TRL": (["step", "epoch", "num_tokens", "reward", "rewards/accuracy_reward/mean",
+        "rewards/format_reward/mean", "kl", "loss"],
             "step", "rewards/accuracy_reward/mean"),
     "verl": (["training/global_step", "critic/score/mean", "critic/rewards/mean", "val-core/aime/acc/mean@32",
-              "val-core/aime/acc/maj@32/mean", "val-core/aime/acc/best@32/mean", "val-aux/aime/reward/mean@32", "actor/entropy"],
+              "val-core/aime/acc/maj@32/mean", "val-core/aime/acc/best@32/mean",
+        "val-aux/aime/reward/mean@32", "actor/entropy"],
              "training/global_step", "val-core/aime/acc/mean@32"),
-    "verl with countdown": (["step", "critic/score/mean", "val/test_score/countdown"], "step", "val/test_score/countdown"),
-    "OpenRLHF": (["train/global_step", "train/reward", "train/policy_loss", "eval/global_step", "eval/eval_default_pass1",
+    "verl with countdown": (["step", "critic/score/mean", "val/test_score/countdown"], "step",
+        "val/test_score/countdown"),
+    "OpenRLHF": (["train/global_step", "train/reward", "train/policy_loss", "eval/global_step",
+        "eval/eval_default_pass1",
                   "eval/eval_default_pass4"], "train/global_step", "eval/eval_default_pass1"),
-    "Tinker": (["step", "progress/batch", "time/total", "env/all/correct", "env/all/format", "env/all/reward/total",
+    "Tinker": (["step", "progress/batch", "time/total", "env/all/correct", "env/all/format",
+        "env/all/reward/total",
                 "test/env/all/correct", "optim/lr"], "step", "test/env/all/correct"),
-    "prime-rl": (["step", "reward/all/mean", "reward/all/std", "eval/aime24/avg@16", "eval/aime24/pass@8", "eval/aime24/completion_len/mean",
+    "prime-rl": (["step", "reward/all/mean", "reward/all/std", "eval/aime24/avg@16", "eval/aime24/pass@8",
+        "eval/aime24/completion_len/mean",
                   "progress/total_tokens", "time/step"], "step", "eval/aime24/avg@16"),
-    "SkyRL": (["trainer/global_step", "reward/avg_pass_at_8", "reward/avg_raw_reward", "eval/all/avg_score", "generate/avg_num_tokens",
+    "SkyRL": (["trainer/global_step", "reward/avg_pass_at_8", "reward/avg_raw_reward",
+        "eval/all/avg_score", "generate/avg_num_tokens",
                "timing/step"], "trainer/global_step", "eval/all/avg_score"),
-    "NeMo-RL": (["step", "train/reward", "train/loss", "validation/accuracy", "validation/avg_length", "timing/train/total_step_time"],
+    "NeMo-RL": (["step", "train/reward", "train/loss", "validation/accuracy", "validation/avg_length",
+        "timing/train/total_step_time"],
                 "step", "validation/accuracy"),
-    "open-instruct": (["training_step", "episode", "objective/verifiable_correct_rate", "objective/scores", "val/sequence_lengths",
-                       "val/stop_rate", "val/total_tokens"], "training_step", "objective/verifiable_correct_rate"),
-    "slime": (["rollout/step", "rollout/raw_reward", "eval/aime", "eval/aime-truncated_ratio", "rollout/truncated_ratio", "perf/step_time"],
+    "open-instruct": (["training_step", "episode", "objective/verifiable_correct_rate",
+        "objective/scores", "val/sequence_lengths",
+                       "val/stop_rate", "val/total_tokens"], "training_step",
+        "objective/verifiable_correct_rate"),
+    "slime": (["rollout/step", "rollout/raw_reward", "eval/aime", "eval/aime-truncated_ratio",
+        "rollout/truncated_ratio", "perf/step_time"],
               "rollout/step", "eval/aime"),
 }  # fmt: skip
 
@@ -173,7 +185,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         read_run(tmp_path / "metrics.cvs")
     with pytest.raises(InputError, match="is no known log"):
         read_run(tmp_path)
-    with pytest.raises(InputError, match="cannot be opened"):
+    with pytest.raises(InputError, match=r"a\?b: no such file|cannot be opened"):
         read_run("a\0b")
     with pytest.raises(InputError, match="only W&B"):
         read_run("s3://bucket/x")
@@ -185,14 +197,16 @@ def test_no_score_at_all_lists_the_columns(tmp_path: Path) -> None:
 
 
 def test_importing_the_readers_is_light() -> None:
-    code = "import sys, scalerl.runs; print([m for m in ('polars', 'wandb', 'mlflow', 'yaml', 'torch', 'scipy') if m in sys.modules])"
+    heavy = ("polars", "wandb", "mlflow", "yaml", "torch", "scipy")
+    code = f"import sys, scalerl.runs; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 REAL = sorted(p for p in CURVES.glob("*/*") if p.name not in ("LICENSE",)) if CURVES.is_dir() else []
 EXPECTED = {
-    "grpo_metrics.jsonl": (500, "accuracy"), "grpo_trl_metrics.jsonl": (49, "accuracy"), "fig1_8b_dense.csv": (34, "pass_rate"),
+    "grpo_metrics.jsonl": (500, "accuracy"), "grpo_trl_metrics.jsonl": (49, "accuracy"),
+    "fig1_8b_dense.csv": (34, "pass_rate"),
     "fig1_scout_moe.csv": (32, "pass_rate"), "arithmetic_metrics.jsonl": (100, "env/all/correct"),
     "distillation_on_metrics.jsonl": (35, "env/all/reward/total"), "grpo_100_math.log": (100, "reward"),
     "grpo_100_synth.log": (100, "reward"), "grpo_100_xlam.log": (100, "reward"), "gsm8k_8B_100step.log": (100, "acc"),

@@ -14,59 +14,86 @@ import numpy as np
 from scalerl.runs.table import FloatArray
 
 # Compute proper, then steps. W&B's `_step` counts log calls, not training steps, and so comes last.
+# fmt: off
 COMPUTE = (
-    "gpu_hours", "gpu_hour", "gpuhours", "device_hours", "compute/device_hours", "compute", "flops", "total_flops",
-    "compute/flops", "train_flops",
-)  # fmt: skip
+    "gpu_hours", "gpu_hour", "gpuhours", "device_hours", "compute/device_hours", "compute", "flops",
+    "total_flops", "compute/flops", "train_flops",
+)
 STEPS = (
-    "train/global_step", "trainer/global_step", "training/global_step", "global_step", "globalstep", "train/step",
-    "training_step", "trainer/step", "step", "steps", "train_step", "optimizer_step", "update", "num_updates",
-    "updates", "policy_version", "iteration", "iterations", "iter", "it", "progress/batch", "progress/step",
-    "rollout/step", "eval/global_step", "eval/step", "round", "batch", "batch_idx", "training_iteration", "t",
-)  # fmt: skip
-TOKENS = ("num_tokens", "train/num_tokens", "num_input_tokens_seen", "train/num_input_tokens_seen", "tokens",
-          "total_tokens", "progress/total_tokens", "compute/tokens", "val/total_tokens", "perf/total_num_tokens",
-          "train/total_tokens", "tokens_seen")  # fmt: skip
+    "train/global_step", "trainer/global_step", "training/global_step", "global_step", "globalstep",
+    "train/step", "training_step", "trainer/step", "step", "steps", "train_step", "optimizer_step",
+    "update", "num_updates", "updates", "policy_version", "iteration", "iterations", "iter", "it",
+    "progress/batch", "progress/step", "rollout/step", "eval/global_step", "eval/step", "round", "batch",
+    "batch_idx", "training_iteration", "t",
+)
+TOKENS = (
+    "num_tokens", "train/num_tokens", "num_input_tokens_seen", "train/num_input_tokens_seen", "tokens",
+    "total_tokens", "progress/total_tokens", "compute/tokens", "val/total_tokens",
+    "perf/total_num_tokens", "train/total_tokens", "tokens_seen",
+)
 EPISODES = ("episode", "episodes", "samples", "progress/total_samples", "num_samples_seen", "prompts_seen")
 EPOCHS = ("epoch", "train/epoch", "training/epoch", "trainer/epoch")
-TIMES = ("_timestamp", "timestamp", "wall_time", "wall time", "walltime", "wall_clock", "wallclock", "_runtime", "runtime",
-         "elapsed", "elapsed_time", "elapsed_s", "time", "date", "datetime", "created_at", "relative time (process)",
-         "relative time (wall)", "time/total", "timing_s/step", "perf/time_per_step", "timing/step", "time/step",
-         "step_time", "time_per_step", "timing/train/total_step_time", "total_step_time", "seconds")  # fmt: skip
+TIMES = (
+    "_timestamp", "timestamp", "wall_time", "wall time", "walltime", "wall_clock", "wallclock",
+    "_runtime", "runtime", "elapsed", "elapsed_time", "elapsed_s", "time", "date", "datetime",
+    "created_at", "relative time (process)", "relative time (wall)", "time/total", "timing_s/step",
+    "perf/time_per_step", "timing/step", "time/step", "step_time", "time_per_step",
+    "timing/train/total_step_time", "total_step_time", "seconds",
+)
 LAST_STEPS = ("_step", "row")
 # Seconds or tokens of one step each, to be summed up along the run.
 PER_STEP = frozenset({
-    "time/total", "timing_s/step", "perf/time_per_step", "timing/step", "time/step", "step_time", "time_per_step",
-    "timing/train/total_step_time", "total_step_time", "perf/total_num_tokens", "time/train", "timing_s/gen",
-})  # fmt: skip
-RUN_COLUMNS = ("run", "run_name", "runname", "run_id", "runid", "condition", "experiment", "experiment_name", "exp",
-               "exp_name", "name", "variant", "method", "algorithm", "algo", "recipe", "config", "arm", "group", "model",
-               "model_name", "seed", "id", "tag")  # fmt: skip
+    "time/total", "timing_s/step", "perf/time_per_step", "timing/step", "time/step", "step_time",
+    "time_per_step", "timing/train/total_step_time", "total_step_time", "perf/total_num_tokens",
+    "time/train", "timing_s/gen",
+})
+RUN_COLUMNS = (
+    "run", "run_name", "runname", "run_id", "runid", "condition", "experiment", "experiment_name", "exp",
+    "exp_name", "name", "variant", "method", "algorithm", "algo", "recipe", "config", "arm", "group",
+    "model", "model_name", "seed", "id", "tag",
+)
 SPLIT_COLUMNS = ("kind", "split", "phase", "mode", "stage", "partition", "subset", "type", "set")
 METRIC_COLUMNS = ("metric", "metric_name", "key", "variable", "measure", "tag", "scalar")
 TASK_COLUMNS = ("task", "dataset", "benchmark", "env", "eval_name")
 TRUNCATION = (
-    "truncation_rate", "truncated_rate", "truncated_fraction", "truncated/mean", "is_truncated/mean", "is_truncated",
-    "completions/clipped_ratio", "train/completions/clipped_ratio", "clipped_ratio", "rollout/truncated_ratio",
-    "truncated_ratio", "truncated", "response/truncation_rate", "is_truncated/all/mean", "batch/truncated_ratio",
-    "response_length/clip_ratio", "response_length_non_aborted/clip_ratio",
-)  # fmt: skip
+    "truncation_rate", "truncated_rate", "truncated_fraction", "truncated/mean", "is_truncated/mean",
+    "is_truncated", "completions/clipped_ratio", "train/completions/clipped_ratio", "clipped_ratio",
+    "rollout/truncated_ratio", "truncated_ratio", "truncated", "response/truncation_rate",
+    "is_truncated/all/mean", "batch/truncated_ratio", "response_length/clip_ratio",
+    "response_length_non_aborted/clip_ratio",
+)
+TRIALS = (
+    "trials", "n_trials", "num_trials", "n_eval", "num_eval", "eval_n", "num_examples", "n_examples",
+    "num_samples", "n_samples", "rollout_count", "num_rollouts", "total_episodes", "total",
+)
+# fmt: on
 
 _HELD_OUT = re.compile(
     r"(?:^|[/_.\- ])(?:eval|evals|evaluation|val|valid|validation|test|heldout|held[_-]?out|dev|val-core)(?:$|[/_.\- ])"
 )
 _TRAIN = re.compile(r"(?:^|[/_.\- ])(?:train|training|rollout)(?:$|[/_.\- ])")
 _PASS = re.compile(
-    r"pass[_\-@ ]?rate|pass@1(?!\d)|pass_at_1(?!\d)|pass1(?!\d)|mean@\d+|avg@\d+|avg_at_\d+|accurac|(?:^|[/_.\- ])acc(?:$|[/_.\-@ ])"
-    r"|correct|solve[_-]?rate|solved|success|win[_-]?rate|exact[_-]?match|(?:^|[/_.\- ])em(?:$|[/_.\- ])|hit[_-]?rate|verifiable_correct"
+    r"pass[_\-@ ]?rate|pass@1(?!\d)|pass_at_1(?!\d)|pass1(?!\d)|mean@\d+|avg@\d+|avg_at_\d+|accurac"
+    r"|(?:^|[/_.\- ])(?:acc|em)(?:$|[/_.\-@ ])|correct|solve[_-]?rate|solved|success|win[_-]?rate"
+    r"|exact[_-]?match|hit[_-]?rate"
 )
 _SCORE = re.compile(r"score|test_score|f1(?:$|[/_.\- ])")
 _REWARD = re.compile(r"reward|(?:^|[/_.\- ])return|(?:^|[/_.\- ])(?:rewards?|r)(?:$|[/_.\- ])")
 _CHOSEN = re.compile(r"best@|maj@|worst@|majority|best_of|pass@(?!1(?!\d))\d+|pass_at_(?!1(?!\d))\d+|oracle")
 # Words of a name that rule it out as a score.
-_NEVER = frozenset(
-    ["std", "stdev", "var", "variance", "min", "max", "median", "sem", "stderr", "ci", "loss", "losses", "kl", "entropy", "length", "lengths", "len", "clip", "clipped", "clipfrac", "grad", "norm", "lr", "rate_lr", "learning", "time", "times", "timing", "token", "tokens", "count", "counts", "num", "n", "format", "penalty", "advantage", "advantages", "value_loss", "values", "memory", "throughput", "perf", "zero", "frac", "fraction", "error", "errors", "ratio", "diff", "logp", "logprob", "logprobs", "prob", "probs", "threshold", "target", "weight", "weights", "turns", "step", "steps", "epoch", "epochs", "margin", "trials", "samples", "aux", "runtime", "second", "seconds", "sec", "per_second", "invalid", "no", "incorrect", "wrong", "truncated", "truncation", "timeout", "overlong", "temperature", "difficulty_mean", "batch", "size", "stop", "response_rate"]
-)
+# fmt: off
+_NEVER = frozenset({
+    "std", "stdev", "var", "variance", "min", "max", "median", "sem", "stderr", "ci", "loss", "losses",
+    "kl", "entropy", "length", "lengths", "len", "clip", "clipped", "clipfrac", "grad", "norm", "lr",
+    "rate_lr", "learning", "time", "times", "timing", "token", "tokens", "count", "counts", "num", "n",
+    "format", "penalty", "advantage", "advantages", "value_loss", "values", "memory", "throughput",
+    "perf", "zero", "frac", "fraction", "error", "errors", "ratio", "diff", "logp", "logprob", "logprobs",
+    "prob", "probs", "threshold", "target", "weight", "weights", "turns", "step", "steps", "epoch",
+    "epochs", "margin", "trials", "samples", "aux", "runtime", "second", "seconds", "sec", "per_second",
+    "invalid", "no", "incorrect", "wrong", "truncated", "truncation", "timeout", "overlong",
+    "temperature", "difficulty_mean", "batch", "size", "stop", "response_rate",
+})
+# fmt: on
 
 
 def canonical(name: str) -> str:
@@ -204,8 +231,7 @@ def trials_column(score: str, names: Iterable[str]) -> str | None:
     """The column of trials that belongs to a score: the same prefix, or both without one."""
     prefix, slash, last = score.rpartition("/")
     head = prefix + slash
-    for candidate in ("trials", "n_trials", "num_trials", "n_eval", "num_eval", "eval_n", "num_examples", "n_examples",
-                      "num_samples", "n_samples", "rollout_count", "num_rollouts", "total_episodes", "total"):  # fmt: skip
+    for candidate in TRIALS:
         for name in names:
             if name == head + candidate or (last != score and name == f"{prefix.partition('/')[0]}/{candidate}"):
                 return name

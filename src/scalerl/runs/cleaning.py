@@ -1,4 +1,4 @@
-"""Puts the rows of a log into the order of training and its score between 0 and 1. Every action is a note with counts."""
+"""Puts rows into the order of training and the score between 0 and 1. Every action is a note with counts."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def _note_restart(
     notes.append(f"{count(lost.size, what, what.replace('row', 'rows', 1))} repeated by {at}: the later run wins.")
     if left.size and lost.size and step[lost].max() > step[left].max():
         notes.append(
-            f"The run before the restart had reached {name} {step[lost].max():g}, the later one only {step[left].max():g}; "
-            "if these are two runs, split the file."
+            f"The run before the restart had reached {name} {step[lost].max():g}, "
+            f"the later one only {step[left].max():g}; if these are two runs, split the file."
         )
 
 
@@ -210,11 +210,12 @@ def to_fraction(y: FloatArray, name: str, scale: Scale, path: str, notes: list[s
     if low < 0 and low >= -1 - 1e-6 and high <= 1 + 1e-6:
         if aliases.is_rate(name) and "reward" not in name.lower():
             raise InputError(
-                f"{path}: {name!r} falls to {low:g}, and a pass rate cannot be negative; choose another --y or give --scale"
+                f"{path}: {name!r} falls to {low:g}, and a pass rate cannot be negative; "
+                "choose another --y or give --scale"
             )
         notes.append(
-            f"{name!r} lies between {low:.3g} and {high:.3g}: read as a reward of -1 or 1, so the pass rate is (reward + 1) / 2; "
-            "--scale none keeps it as it is."
+            f"{name!r} lies between {low:.3g} and {high:.3g}: read as a reward of -1 or 1, "
+            "so the pass rate is (reward + 1) / 2; --scale none keeps it as it is."
         )
         return np.clip((y + 1) / 2, 0.0, 1.0)
     span = f"from {low:.4g} to {high:.4g}"
@@ -238,7 +239,8 @@ def _refuse_mixed(y: FloatArray, name: str, path: str) -> None:
     if below.sum() >= 2 and (y > 1.5).sum() >= 2 and jump.size:
         i = int(jump[0])
         raise InputError(
-            f"{path}: {name!r} jumps from {y[i]:g} to {y[i + 1]:g}, so it mixes fractions and percent; bring it to one scale first"
+            f"{path}: {name!r} jumps from {y[i]:g} to {y[i + 1]:g}, "
+            "so it mixes fractions and percent; bring it to one scale first"
         )
 
 

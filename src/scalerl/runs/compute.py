@@ -187,7 +187,8 @@ def _elapsed(v: FloatArray, name: str, seam: NDArray[np.bool_], from_zero: bool,
     if gap.any():
         hours = float((ahead[gap] - usual).sum()) / 3600
         notes.append(
-            f"{count(int(gap.sum()), 'gap')} longer than {limit / 60:.0f} minutes left out of {name!r} ({hours:.1f} hours)."
+            f"{count(int(gap.sum()), 'gap')} longer than {limit / 60:.0f} minutes "
+            f"left out of {name!r} ({hours:.1f} hours)."
         )
     ahead = np.where(gap | (seam[1:] & stamps), usual, ahead)
     start = (0.0 if from_zero else usual) if stamps else max(float(v[0]), 0.0)
@@ -202,7 +203,9 @@ def _is_wavy(v: FloatArray) -> bool:
 
 def _is_flat(v: FloatArray) -> bool:
     """Whether values stand still, as durations of equal steps do."""
-    return v.size >= 3 and v[0] > 0 and np.count_nonzero(np.diff(v) <= 0) > 0.2 * (v.size - 1) and v.max() < 2 * v[0]
+    return bool(v.size >= 3 and v[0] > 0 and v.max() < 2 * v[0]) and bool(
+        np.count_nonzero(np.diff(v) <= 0) > 0.2 * (v.size - 1)
+    )
 
 
 def _is_rising(v: FloatArray) -> bool:

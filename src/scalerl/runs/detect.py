@@ -76,7 +76,8 @@ def _head(file: Path) -> bytes:
     try:
         if not file.exists():
             near = _nearest_file(file)
-            raise InputError(f"{file}: no such file{f'; did you mean {near}?' if near else '; check the path'}")
+            shown = "".join(c if c.isprintable() else "?" for c in str(file))
+            raise InputError(f"{shown}: no such file{f'; did you mean {near}?' if near else '; check the path'}")
         if not (file.is_file() or file.is_dir()):
             raise InputError(f"{file}: is neither a file nor a folder; save the log to a file first")
         head = read_head(file)

@@ -1,4 +1,4 @@
-"""Brings long and wide layouts to one: a row a step, a column a metric, and a text column `run` where runs share a file."""
+"""Brings long and wide layouts to one: a row a step, a column a metric, a text column `run` where runs share a file."""
 
 from __future__ import annotations
 

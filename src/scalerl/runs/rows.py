@@ -194,7 +194,7 @@ def to_float(value: Any) -> float:
 
 
 def parse_number(cell: str) -> float | None:
-    """A cell of text as a number: `0.5`, ` 1e-3 `, `62.5%` (a fraction), `1,234`, NaN for a word of absence, else None."""
+    """A cell as a number: `0.5`, ` 1e-3 `, `62.5%` (a fraction), `1,234`, NaN for a word of absence, else None."""
     word = cell.strip()
     try:
         return float(word) if "_" not in word else None

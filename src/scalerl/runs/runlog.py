@@ -172,7 +172,7 @@ class RunLog:
         for column in aliases.find(self.table.text, aliases.RUN_COLUMNS[:3]):
             names = [n for n in dict.fromkeys(self.table.text[column]) if n]
             if len(names) == 1:
-                return names[0]
+                return str(names[0])
         return Path(self.path).name or self.path
 
     def _note_late_start(self, x: FloatArray, unit: str, notes: list[str]) -> None:
@@ -190,7 +190,8 @@ class RunLog:
             times = compute.time_candidates(self.table)
             if not times:
                 raise InputError(
-                    f"{self.path}: --devices needs a column of time and none is known here; name it with --x, or give --factor"
+                    f"{self.path}: --devices needs a column of time and none is known here; "
+                    "name it with --x, or give --factor"
                 )
             notes.append(f"x = {times[0]!r} x devices (guessed; --x overrides).")
             return times[0]
@@ -225,7 +226,8 @@ class RunLog:
         )
         if aliases.canonical(name) == "_step" or (self.format == "W&B export" and name == "Step"):
             notes.append(
-                f"{name!r} is W&B's count of log calls, which need not be the training step; export with the step as x axis."
+                f"{name!r} is W&B's count of log calls, which need not be the training step; "
+                "export with the step as x axis."
             )
         return name
 
@@ -267,9 +269,8 @@ class RunLog:
         listed = candidates or list(self.columns)
         near = selection.nearest(name, self.columns)
         option = what if what == "column" else f"column for --{what}"
-        return InputError(
-            f"{self.path}: no {option} {selection.shortlist([name])!r}{near or ';'} candidates: {selection.shortlist(listed)}"
-        )
+        asked = selection.shortlist([name])
+        return InputError(f"{self.path}: no {option} {asked!r}{near or ';'} candidates: {selection.shortlist(listed)}")
 
 
 def read_run(path: str | Path, run: str | None = None, run_column: str | None = None) -> RunLog:

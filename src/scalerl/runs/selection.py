@@ -53,9 +53,8 @@ def run_labels(table: Table, run_column: str | None, path: str) -> Labels | None
         found = resolve(run_column, [*table.text, *table.columns])
         if found is None:
             options = [*table.text, *table.columns]
-            raise InputError(
-                f"{path}: no column {run_column!r} for --run-column{nearest(run_column, options) or '; columns: ' + shortlist(options)}"
-            )
+            hint = nearest(run_column, options) or "; columns: " + shortlist(options)
+            raise InputError(f"{path}: no column {run_column!r} for --run-column{hint}")
         return _labels(table, found)
     chosen: Labels | None = None
     for name in aliases.find([*table.text, *table.columns], aliases.RUN_COLUMNS):

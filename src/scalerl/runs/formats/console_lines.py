@@ -14,7 +14,8 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf|Na
 # np.float64(0.3), tensor(0.3, device='cuda:0'), '0.3' and 0.3
 _WRAPPED = rf"(?:(?:np\.|numpy\.)?[A-Za-z_]\w*\(\s*)?['\"]?({_NUMBER})['\"]?(?![\w.])"
 _PAIR = re.compile(
-    rf"""(['"])([^'"\n{{}}]{{1,200}}?)\1\s*:\s*(?:{_WRAPPED}|(['"])([^'"]{{0,300}})\4|(None|null|True|False|true|false)\b|(\{{))"""
+    rf"""(['"])([^'"\n{{}}]{{1,200}}?)\1\s*:\s*"""
+    rf"""(?:{_WRAPPED}|(['"])([^'"]{{0,300}})\4|(None|null|True|False|true|false)\b|(\{{))"""
 )
 _VERL = re.compile(r"(?:^|[\s)\]'\"])step:\s*(\d+)\s+-\s+(.*)")
 _VERL_VALUE = re.compile(
@@ -24,7 +25,8 @@ _BAR = re.compile(r"\d+%\s*\|[^|]*\|\s*(\d+)/(\d+)\s*\[")
 _STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d+))?")
 _CLOCK = re.compile(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b")
 _STEP = re.compile(
-    r"(?:^|[\s\[(|,:])(?:(?:global|train(?:ing)?|optim(?:izer)?)[ _-]?)?(step|iteration|iter|update|round|batch)s?\b\s*[:=#]?\s*\[?\s*(\d+)(?:\s*/\s*\d+)?(?![\d.])",
+    r"(?:^|[\s\[(|,:])(?:(?:global|train(?:ing)?|optim(?:izer)?)[ _-]?)?"
+    r"(step|iteration|iter|update|round|batch)s?\b\s*[:=#]?\s*\[?\s*(\d+)(?:\s*/\s*\d+)?(?![\d.])",
     re.IGNORECASE,
 )
 _FRACTION = re.compile(r"(?:^|[\s\[(|])(\d+)\s*/\s*(\d+)(?=$|[\s\]|):,])")

@@ -1,4 +1,4 @@
-"""One JSON document: an array of rows, `trainer_state.json`, columns, or runs by name. Cut-off documents are salvaged."""
+"""One JSON document: an array of rows, `trainer_state.json`, columns, or runs by name. Cut-off ones are salvaged."""
 
 from __future__ import annotations
 
