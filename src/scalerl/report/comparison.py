@@ -1,0 +1,313 @@
+"""Pictures of recipes side by side: overlaid on one axis, straightened (figure 7), and methods in a backtest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from scalerl.curves.backtest import Backtest
+from scalerl.curves.compare import Comparison
+from scalerl.curves.fit import Fit
+from scalerl.curves.pairs import Pair
+from scalerl.curves.paper import A_MARGIN
+from scalerl.curves.recipe_fit import RecipeFit
+from scalerl.errors import InputError
+from scalerl.report import marks
+from scalerl.report.axis import ComputeAxis, compute_axis, dress, dress_score
+from scalerl.report.page import FRAME, LEFT, Frame, Page, arrange, new_axes, new_figure
+from scalerl.report.style import (
+    BLACK,
+    FONT,
+    Series,
+    amount,
+    check_path,
+    house_style,
+    name_of,
+    plain,
+    plural,
+    score_text,
+    series,
+    to,
+)
+from scalerl.report.table import Table
+
+FloatArray = NDArray[np.float64]
+_MOST_PAIRS = 5
+
+
+def plot_compare(comparison: Comparison, path: str | Path | None = None) -> Figure:
+    """Draw the recipes of a comparison over each other, with bands and a table; two recipes also straightened.
+
+    Args:
+        comparison: what `scalerl.compare` returned.
+        path: where to write it, as .png, .svg or .pdf; None writes nothing.
+
+    Raises:
+        InputError: unknown suffix, or the file cannot be written.
+    """
+    target = check_path(path)
+    recipes = list(comparison.recipes.values())
+    with house_style():
+        fig = new_figure()
+        ax = new_axes(fig)
+        axis = compute_axis([f.curve.compute for r in recipes for f in r.fits])
+        scores = [_draw_recipe(ax, axis, r, series(i), comparison.level) for i, r in enumerate(recipes)]
+        dress(ax, axis, comparison.unit)
+        dress_score(ax, recipes[0].fits[0].curve.score_name, scores)
+        _draw_ceilings(ax, recipes, comparison.level)
+        page = Page(_title(comparison), _pair_lines(comparison))
+        rows = [(series(i), _row(r, comparison.level)) for i, r in enumerate(recipes)]
+        percent, unit = f"{100 * comparison.level:g} %", plural(plain(comparison.unit))
+        page.table = Table(
+            ["recipe", "seeds", f"A ({percent})", f"B ({percent})", f"C_mid, {unit}", "C/C_mid", ""], rows
+        )
+        frames = [Frame(ax)]
+        lines = _of_pair(comparison.pairs[0]) if len(comparison.pairs) == 1 else []
+        if any(s.log_C.size for s in lines):
+            below = new_axes(fig)
+            handles = _draw_straight(below, lines, comparison.unit)
+            below.set_title(f"Straightened. {_which_A(comparison.pairs[0])}.", loc="left", fontsize=FONT)
+            frames.append(Frame(below, top=frames[0].height + 0.9, height=2.2))
+            page.entries = list(zip(handles, map(_words, lines), strict=True))
+        return arrange(fig, frames, page, target)
+
+
+def plot_straightened(source: Fit | Pair | Sequence[Fit], path: str | Path | None = None) -> Figure:
+    """Figure 7: log F(R) against log C is a straight line of slope B where the law holds.
+
+    F(R) = C_mid^B / ((A - R0) / (R - R0) - 1); points outside (R0, A) have no F: they are left out and counted.
+
+    Args:
+        source: a fit, several (each with its own A), or a pair of a comparison (with the shared A).
+        path: where to write it, as .png, .svg or .pdf; None writes nothing.
+
+    Raises:
+        InputError: no point lies inside (R0, A), unknown suffix, or the file cannot be written.
+    """
+    target = check_path(path)
+    if isinstance(source, Pair):
+        lines, unit, note = _of_pair(source), source.first.unit, _which_A(source)
+    else:
+        fits = [source] if isinstance(source, Fit) else list(source)
+        lines, unit = [straighten(f) for f in fits], fits[0].curve.unit
+        note = f"A = {fits[0].A:.3f}, R0 = {fits[0].R0:.3f}" if len(fits) == 1 else "Each run with its own A."
+    if not any(s.log_C.size for s in lines):
+        raise InputError(
+            f"{lines[0].name}: no score lies between R0 and A, so nothing can be straightened; plot the fit"
+        )
+    with house_style():
+        fig = new_figure()
+        ax = new_axes(fig)
+        handles = _draw_straight(ax, lines, unit)
+        page = Page("Straightened: log F(R) is a line of slope B in log C", [note])
+        page.entries = list(zip(handles, map(_words, lines), strict=True))
+        return arrange(fig, [Frame(ax)], page, target)
+
+
+def plot_backtest(report: Backtest, path: str | Path | None = None) -> Figure:
+    """Draw the error and the coverage of each method at each cut of a backtest.
+
+    Args:
+        report: what `scalerl.backtest` returned.
+        path: where to write it, as .png, .svg or .pdf; None writes nothing.
+
+    Raises:
+        InputError: no case was forecast, unknown suffix, or the file cannot be written.
+    """
+    target = check_path(path)
+    rows = [s for s in report.summaries() if s.cases]
+    if not rows:
+        raise InputError("no curve of this backtest could be forecast, so there is nothing to draw; give longer curves")
+    methods = list(dict.fromkeys(s.method for s in rows))
+    fractions = sorted({s.fraction for s in rows}, reverse=True)
+    with house_style():
+        fig = new_figure()
+        errors, held = new_axes(fig), new_axes(fig)
+        handles = []
+        for i, method in enumerate(methods):
+            own = [s for s in rows if s.method == method]
+            x = np.array([fractions.index(s.fraction) for s in own]) + 0.11 * (i - (len(methods) - 1) / 2)
+            look = series(i)
+            spread = [_quartiles(report, s.method, s.fraction) for s in own]
+            _whiskers(errors, x, [s.median_error for s in own], spread, look)
+            covered = np.array([s.coverage_of_mean for s in own])
+            low, high = marks.wilson(covered, np.array([float(s.cases) for s in own]), report.level)
+            handles.append(_whiskers(held, x, 100 * covered, list(zip(100 * low, 100 * high, strict=True)), look))
+        held.axhline(100 * report.level, color=BLACK, lw=1.0, ls=(0, (6, 3)), zorder=1)
+        names = [f"{1 / f:.2g}x\n(cut at {100 * f:.3g} %)" for f in fractions]
+        for ax, label in (
+            (errors, "|error| of the forecast: median, quartiles"),
+            (held, "ends inside the interval, %"),
+        ):
+            ax.set_xticks(range(len(fractions)), names)
+            ax.set_xlim(-0.6, len(fractions) - 0.4)
+            ax.set_ylabel(label)
+            ax.set_ylim(bottom=0)
+            ax.grid(axis="y", color="#ececec", lw=0.7)
+            ax.set_axisbelow(True)
+        held.set_ylim(-3, 103)
+        curves = len({c.curve for c in report.cases})
+        page = Page(f"Backtest of {curves} {'curve' if curves == 1 else 'curves'}", [
+            f"Each curve is cut and its end forecast. Dashed: the nominal {100 * report.level:g} %; its bars are "
+            f"{100 * report.level:g} % intervals (Wilson) for that many curves."
+        ])  # fmt: skip
+        page.entries = list(zip(handles, map(plain, methods), strict=True))
+        half = (FRAME - 0.65) / 2
+        frames = [Frame(errors, width=half, height=2.6), Frame(held, LEFT + half + 0.65, width=half, height=2.6)]
+        return arrange(fig, frames, page, target)
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A straightened recipe: (n,) log C and log F(R), the slope B of each seed, and how many points had no F."""
+
+    name: str
+    log_C: FloatArray
+    log_F: FloatArray
+    slopes: tuple[float, ...]
+    left_out: int
+
+
+def straighten(fit: Fit) -> Straight:
+    """log F(R) of the points inside (R0, A): B log C_mid + z, where z is the law's inverse of the share of the gain."""
+    compute, score = fit.curve.compute, fit.curve.score
+    share = (score - fit.R0) / (fit.A - fit.R0)
+    inside = (share > 0) & (share < 1) & (compute > 0)
+    log_F = fit.B * np.log(fit.C_mid) + fit.law.inverse_rise(share[inside])
+    return Straight(fit.curve.name, np.log(compute[inside]), log_F, (fit.B,), int((~inside).sum()))
+
+
+def _of_pair(pair: Pair) -> list[Straight]:
+    """Both with the shared A where their A agree within .02, the paper's rule (2.1); else each with its own."""
+    found = []
+    for recipe, B in zip((pair.first, pair.second), pair.refit_B, strict=True):
+        if pair.within_margin:
+            log_C, log_F = pair.straightened()[recipe.name]
+            slopes: tuple[float, ...] = (B,)
+        else:
+            seeds = [straighten(f) for f in recipe.fits]
+            log_C, log_F = (np.concatenate([getattr(s, name) for s in seeds]) for name in ("log_C", "log_F"))
+            slopes = tuple(f.B for f in recipe.fits)
+        total = sum(len(f.curve) for f in recipe.fits)
+        found.append(Straight(recipe.name, log_C, log_F, slopes, total - log_C.size))
+    return found
+
+
+def _draw_straight(ax: Axes, lines: Sequence[Straight], unit: str) -> list[Any]:
+    """Points and lines of slope B; returns the legend's pictures. log10 F on an even axis: F itself may overflow."""
+    axis = compute_axis([np.exp(s.log_C) for s in lines if s.log_C.size])
+    handles = []
+    for i, s in enumerate(lines):
+        look = series(i)
+        points = ax.plot(np.exp(s.log_C), s.log_F / np.log(10), ls="none", marker=look.marker, ms=4.2, mec="white",
+                         mew=0.4, color=look.color, zorder=4)[0]  # fmt: skip
+        ends = s.log_C[[s.log_C.argmin(), s.log_C.argmax()]] if s.log_C.size else np.zeros(0)
+        for B in s.slopes:
+            line = ax.plot(np.exp(ends), B * ends / np.log(10), color=look.color, ls=look.line, lw=1.6, zorder=3)[0]
+        handles.append((line, points))
+    dress(ax, axis, unit)
+    ax.set_ylabel("log10 F(R)")
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    ax.grid(axis="y", color="#ececec", lw=0.7)
+    ax.set_axisbelow(True)
+    return handles
+
+
+def _words(line: Straight) -> str:
+    total = line.log_C.size + line.left_out
+    lost = f"; {line.left_out} of {total} points outside (R0, A) left out" if line.left_out else f"; {total} points"
+    slopes = ", ".join(f"{B:.2f}" for B in line.slopes)
+    return f"{name_of(line.name)}: slope B = {slopes}{lost}"
+
+
+def _which_A(pair: Pair) -> str:
+    if pair.within_margin:
+        return f"Refitted with the shared A = {pair.shared_A:.3f}"
+    return f"Each with its own A, which differ by more than {A_MARGIN:g}"
+
+
+def _draw_recipe(ax: Axes, axis: ComputeAxis, recipe: RecipeFit, look: Series, level: float) -> FloatArray:
+    """Points, laws and bands of all seeds of a recipe; returns the scores that must fit on the axis."""
+    shown = []
+    for fit in recipe.fits:
+        marks.evaluations(ax, axis, fit.curve, look.color, look.marker, errors=False)
+        x = marks.smooth_grid(fit.curve.compute)
+        low, high = marks.law_band(fit, x, level)
+        ax.fill_between(x, low, high, color=look.color, alpha=0.13, lw=0, zorder=1.5)
+        ax.plot(x, fit.predict(x), color=look.color, ls=look.line, lw=1.8, zorder=3)
+        shown += [fit.curve.score, low, high]
+    return np.concatenate([*shown, [] if recipe.too_short else [recipe.estimate("A")]])
+
+
+def _draw_ceilings(ax: Axes, recipes: Sequence[RecipeFit], level: float) -> None:
+    """The interval of each known ceiling as a bar on the right margin."""
+    known = [(i, r) for i, r in enumerate(recipes) if not (r.too_short or r.vetoes)]
+    step = min(0.012, 0.045 / max(len(known), 1))
+    for place, (i, recipe) in enumerate(known):
+        marks.margin_bar(ax, recipe.estimate("A"), *recipe.interval("A", level), series(i).color, 1.01 + step * place)
+    if known:
+        ax.annotate("A", (1.03, 1.0), xycoords="axes fraction", ha="center", va="bottom", fontsize=FONT)
+
+
+def _title(comparison: Comparison) -> str:
+    placed = [r for r in comparison.ranking if r.place is not None]
+    if not placed:
+        return f"{len(comparison.recipes)} recipes, none of which can be ranked yet"
+    return "Ranking: " + ", ".join(
+        f"{r.place}. {name_of(r.name, 28)}{' (tied)' if r.tied_with else ''}" for r in placed
+    )
+
+
+def _pair_lines(comparison: Comparison) -> list[str]:
+    """The words for each pair, with the difference in A; the first few."""
+    lines = [
+        f"{name_of(p.second.name, 28)} against {name_of(p.first.name, 28)}: {p.words}"
+        + (f" (A {score_text(p.A.estimate, True)}, {to(p.A.low, p.A.high, True)})" if _both_known(p) else "")
+        for p in comparison.pairs
+    ]
+    more = len(lines) - _MOST_PAIRS
+    return lines if more <= 1 else [*lines[:_MOST_PAIRS], f"and {more} more pairs; `scalerl compare` prints them all."]
+
+
+def _both_known(pair: Pair) -> bool:
+    return not any(r.too_short or r.vetoes for r in (pair.first, pair.second))
+
+
+def _row(recipe: RecipeFit, level: float) -> list[str]:
+    low, high = recipe.interval("A", level)
+    B, C_mid = recipe.interval("B", level), recipe.interval("C_mid", level)
+    unknown = "cannot be judged" if recipe.vetoes else "not known yet" if recipe.too_short else ""
+    ceiling = unknown or f"{recipe.estimate('A'):.3f} ({low:.3f}–{high:.3f})"
+    return [
+        name_of(recipe.name),
+        str(recipe.seeds),
+        ceiling,
+        f"{recipe.estimate('B'):.2f} ({B[0]:.2f}–{B[1]:.2f})",
+        f"{amount(recipe.estimate('C_mid'))} ({amount(C_mid[0])}–{amount(C_mid[1])})",
+        f"{recipe.C_over_C_mid:.2g}",
+        "provisional" if recipe.provisional and not unknown else "",
+    ]
+
+
+def _quartiles(report: Backtest, method: str, fraction: float) -> tuple[float, float]:
+    errors = [abs(c.error) for c in report.cases if (c.method, c.fraction) == (method, fraction) and not c.failure]
+    low, high = np.quantile(errors, [0.25, 0.75])
+    return float(low), float(high)
+
+
+def _whiskers(
+    ax: Axes, x: FloatArray, middle: Sequence[float] | FloatArray, ends: Sequence[tuple[float, float]], look: Series
+) -> Any:
+    low, high = np.array(ends).T
+    center = np.asarray(middle)
+    reach = np.maximum([center - low, high - center], 0)
+    return ax.errorbar(x, center, reach, ls="none", marker=look.marker, ms=5, color=look.color, mec="white", mew=0.4,
+                       elinewidth=1.3, zorder=3)  # fmt: skip
