@@ -81,7 +81,11 @@ def test_unknown_law_lists_the_laws(run: Run, risen: Path) -> None:
 
 
 def test_messages_are_one_line_whatever_they_quote(run: Run, tmp_path: Path) -> None:
-    assert_one_line(run("forecast", tmp_path / "a\nb\x1b[31m\u2028c.csv"), "\\x1b[31m")
+    result = run("forecast", tmp_path / "a\nb\x1b[31m\u2028c.csv")
+    assert_one_line(result, "[31m")
+    assert "\x1b" not in result.stderr
+    assert output.one_line("a\nb\x1b[31m\u2028c\ud800") == "a b\\x1b[31m c\\xd800"
+    assert len(output.one_line("x" * 5000)) == output.MAX_LINE
 
 
 def test_unforeseen_faults_are_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,13 +88,15 @@ def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], gap:
     return Padding(table, (0, 0, 0, INDENT))
 
 
-def reading_view(path: str, format_name: str, rows: int, curve: Curve) -> RenderableType:
+def reading_view(path: str, format_name: str, rows: int, curve: Curve, others: Sequence[Curve] = ()) -> RenderableType:
     """What was read: file, format, points, the columns with how to override the guess, and every note of the reader."""
     span = f"{n.amount(curve.compute[0])} to {n.amount(curve.compute[-1])} {n.plural(curve.unit)}"
     facts = f"{format_name}, {n.count(rows, 'row')}: {n.count(len(curve), 'point')} of {curve.score_name}, {span}"
+    facts += "".join(f", {n.count(len(other), 'point')} of {other.score_name}" for other in others)
     parts: list[RenderableType] = [heading("Read", plain(path)), lines([facts])]
-    if curve.notes:
-        parts.append(lines(curve.notes, "-", "dim"))
+    notes = dict.fromkeys(note for each in (curve, *others) for note in each.notes)
+    if notes:
+        parts.append(lines(notes, "-", "dim"))
     return Group(*parts)
 
 
