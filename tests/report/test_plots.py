@@ -20,9 +20,9 @@ from scalerl.curves.laws import SIGMOID
 from scalerl.curves.synthetic import collapsed, simulate
 from scalerl.errors import InputError
 from scalerl.report.axis import compute_axis, log_ticks
-from scalerl.report.comparison import straighten
 from scalerl.report.marks import binned, law_band, wilson
 from scalerl.report.plots import plot_backtest, plot_compare, plot_fit, plot_forecast, plot_straightened
+from scalerl.report.straightened import straighten
 from scalerl.report.style import amount, name_of, score_text, series, width_of, wrapped
 from scalerl.runs import Curve
 
@@ -353,3 +353,11 @@ def test_wrapped_lines_fit_and_lose_nothing(text, width):
 def test_any_name_can_be_drawn(name):
     curve = sigmoid_curve(name=name, score_name=name, unit=name or "step")
     plot_fit(fit(curve, since=0.0)).canvas.draw()
+
+
+def test_results_draw_themselves(tmp_path):
+    curve = sigmoid_curve()
+    results = fit(curve), forecast(curve), compare({"one": curve, "two": sigmoid_curve(seed=1)})
+    for i, result in enumerate(results):
+        assert isinstance(result.plot(str(tmp_path / f"{i}.svg")), Figure)
+        assert (tmp_path / f"{i}.svg").stat().st_size > 1000

@@ -108,10 +108,10 @@ class Comparison:
         return found + [f"{name}: {note}" for name, r in self.recipes.items() for note in r.left_out]
 
     def plot(self, path: str | None = None) -> Any:
-        """Draw the recipes on one axis, and straightened (figure 7); see `scalerl.report.plots.plot_comparison`."""
+        """Draw the recipes on one axis, and straightened (figure 7); see `scalerl.report.plots.plot_compare`."""
         from importlib import import_module  # the report sits on a higher floor
 
-        return import_module("scalerl.report.plots").plot_comparison(self, path)
+        return import_module("scalerl.report.plots").plot_compare(self, path)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON of schema 1."""

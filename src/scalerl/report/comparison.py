@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from scalerl.curves.backtest import Backtest
 from scalerl.curves.compare import Comparison
 from scalerl.curves.fit import Fit
 from scalerl.curves.pairs import Pair
-from scalerl.curves.paper import A_MARGIN
 from scalerl.curves.recipe_fit import RecipeFit
 from scalerl.errors import InputError
 from scalerl.report import marks
 from scalerl.report.axis import ComputeAxis, compute_axis, dress, dress_score
 from scalerl.report.page import FRAME, LEFT, Frame, Page, arrange, new_axes, new_figure
+from scalerl.report.straightened import draw_straight, of_pair, straighten, which_A, words
 from scalerl.report.style import (
     BLACK,
     FONT,
@@ -70,13 +68,13 @@ def plot_compare(comparison: Comparison, path: str | Path | None = None) -> Figu
             ["recipe", "seeds", f"A ({percent})", f"B ({percent})", f"C_mid, {unit}", "C/C_mid", ""], rows
         )
         frames = [Frame(ax)]
-        lines = _of_pair(comparison.pairs[0]) if len(comparison.pairs) == 1 else []
+        lines = of_pair(comparison.pairs[0]) if len(comparison.pairs) == 1 else []
         if any(s.log_C.size for s in lines):
             below = new_axes(fig)
-            handles = _draw_straight(below, lines, comparison.unit)
-            below.set_title(f"Straightened. {_which_A(comparison.pairs[0])}.", loc="left", fontsize=FONT)
+            handles = draw_straight(below, lines, comparison.unit)
+            below.set_title(f"Straightened. {which_A(comparison.pairs[0])}.", loc="left", fontsize=FONT)
             frames.append(Frame(below, top=frames[0].height + 0.9, height=2.2))
-            page.entries = list(zip(handles, map(_words, lines), strict=True))
+            page.entries = list(zip(handles, map(words, lines), strict=True))
         return arrange(fig, frames, page, target)
 
 
@@ -94,7 +92,7 @@ def plot_straightened(source: Fit | Pair | Sequence[Fit], path: str | Path | Non
     """
     target = check_path(path)
     if isinstance(source, Pair):
-        lines, unit, note = _of_pair(source), source.first.unit, _which_A(source)
+        lines, unit, note = of_pair(source), source.first.unit, which_A(source)
     else:
         fits = [source] if isinstance(source, Fit) else list(source)
         lines, unit = [straighten(f) for f in fits], fits[0].curve.unit
@@ -106,9 +104,9 @@ def plot_straightened(source: Fit | Pair | Sequence[Fit], path: str | Path | Non
     with house_style():
         fig = new_figure()
         ax = new_axes(fig)
-        handles = _draw_straight(ax, lines, unit)
+        handles = draw_straight(ax, lines, unit)
         page = Page("Straightened: log F(R) is a line of slope B in log C", [note])
-        page.entries = list(zip(handles, map(_words, lines), strict=True))
+        page.entries = list(zip(handles, map(words, lines), strict=True))
         return arrange(fig, [Frame(ax)], page, target)
 
 
@@ -163,75 +161,6 @@ def plot_backtest(report: Backtest, path: str | Path | None = None) -> Figure:
         half = (FRAME - 0.65) / 2
         frames = [Frame(errors, width=half, height=2.6), Frame(held, LEFT + half + 0.65, width=half, height=2.6)]
         return arrange(fig, frames, page, target)
-
-
-@dataclass(frozen=True)
-class Straight:
-    """A straightened recipe: (n,) log C and log F(R), the slope B of each seed, and how many points had no F."""
-
-    name: str
-    log_C: FloatArray
-    log_F: FloatArray
-    slopes: tuple[float, ...]
-    left_out: int
-
-
-def straighten(fit: Fit) -> Straight:
-    """log F(R) of the points inside (R0, A): B log C_mid + z, where z is the law's inverse of the share of the gain."""
-    compute, score = fit.curve.compute, fit.curve.score
-    share = (score - fit.R0) / (fit.A - fit.R0)
-    inside = (share > 0) & (share < 1) & (compute > 0)
-    log_F = fit.B * np.log(fit.C_mid) + fit.law.inverse_rise(share[inside])
-    return Straight(fit.curve.name, np.log(compute[inside]), log_F, (fit.B,), int((~inside).sum()))
-
-
-def _of_pair(pair: Pair) -> list[Straight]:
-    """Both with the shared A where their A agree within .02, the paper's rule (2.1); else each with its own."""
-    found = []
-    for recipe, B in zip((pair.first, pair.second), pair.refit_B, strict=True):
-        if pair.within_margin:
-            log_C, log_F = pair.straightened()[recipe.name]
-            slopes: tuple[float, ...] = (B,)
-        else:
-            seeds = [straighten(f) for f in recipe.fits]
-            log_C, log_F = (np.concatenate([getattr(s, name) for s in seeds]) for name in ("log_C", "log_F"))
-            slopes = tuple(f.B for f in recipe.fits)
-        total = sum(len(f.curve) for f in recipe.fits)
-        found.append(Straight(recipe.name, log_C, log_F, slopes, total - log_C.size))
-    return found
-
-
-def _draw_straight(ax: Axes, lines: Sequence[Straight], unit: str) -> list[Any]:
-    """Points and lines of slope B; returns the legend's pictures. log10 F on an even axis: F itself may overflow."""
-    axis = compute_axis([np.exp(s.log_C) for s in lines if s.log_C.size])
-    handles = []
-    for i, s in enumerate(lines):
-        look = series(i)
-        points = ax.plot(np.exp(s.log_C), s.log_F / np.log(10), ls="none", marker=look.marker, ms=4.2, mec="white",
-                         mew=0.4, color=look.color, zorder=4)[0]  # fmt: skip
-        ends = s.log_C[[s.log_C.argmin(), s.log_C.argmax()]] if s.log_C.size else np.zeros(0)
-        for B in s.slopes:
-            line = ax.plot(np.exp(ends), B * ends / np.log(10), color=look.color, ls=look.line, lw=1.6, zorder=3)[0]
-        handles.append((line, points))
-    dress(ax, axis, unit)
-    ax.set_ylabel("log10 F(R)")
-    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    ax.grid(axis="y", color="#ececec", lw=0.7)
-    ax.set_axisbelow(True)
-    return handles
-
-
-def _words(line: Straight) -> str:
-    total = line.log_C.size + line.left_out
-    lost = f"; {line.left_out} of {total} points outside (R0, A) left out" if line.left_out else f"; {total} points"
-    slopes = ", ".join(f"{B:.2f}" for B in line.slopes)
-    return f"{name_of(line.name)}: slope B = {slopes}{lost}"
-
-
-def _which_A(pair: Pair) -> str:
-    if pair.within_margin:
-        return f"Refitted with the shared A = {pair.shared_A:.3f}"
-    return f"Each with its own A, which differ by more than {A_MARGIN:g}"
 
 
 def _draw_recipe(ax: Axes, axis: ComputeAxis, recipe: RecipeFit, look: Series, level: float) -> FloatArray:

@@ -51,9 +51,10 @@ _RC: dict[str, Any] = {
     "xtick.labelsize": SMALL,
     "ytick.color": BLACK,
     "ytick.labelsize": SMALL,
-    # Text stays text: searchable, editable, small. The salt makes equal pictures equal files.
+    # A pdf carries its fonts; an svg does not, and another font's widths would let labels collide: there, outlines.
     "pdf.fonttype": 42,
-    "svg.fonttype": "none",
+    "svg.fonttype": "path",
+    # Makes equal pictures equal files.
     "svg.hashsalt": "scalerl",
 }
 
