@@ -37,6 +37,14 @@ def test_trap_32_hf_dict_lines_among_progress_bars(tmp_path: Path) -> None:
     assert said(curve.notes, "progress bar")
 
 
+def test_bars_that_are_not_redrawn_and_bars_of_generation(tmp_path: Path) -> None:
+    prompts = "Processed prompts: 100%|█| 900/900 [00:01]\rProcessed prompts:   1%|█| 9/900 [00:01]\n"
+    text = "".join(
+        prompts + bar(n) + f"{{'loss': '0.1', 'reward': '0.{n}', 'epoch': '0.1'}}\n" for n in range(10, 60, 10)
+    )
+    assert close(read_curve(save(tmp_path, text)).compute, range(10, 60, 10))
+
+
 def test_hf_dict_lines_without_bars_count_rows(tmp_path: Path) -> None:
     path = save(tmp_path, hf_log(False))
     curve = read_curve(path)
@@ -150,7 +158,7 @@ def test_verl_cut(tmp_path: Path) -> None:
         "[tag]  {n}/100 | loss=-0.5 | reward={r}",
         "step {n} reward {r} loss 0.5",
         "2024-05-01 12:00:{n:02d},123 INFO Step {n}: reward={r}, loss=0.1 (3.2 s/it)",
-        "\x1b[32m12:{n:02d}:00\x1b[0m SUCCESS Step {n} | Time: 12.3s | Reward: {r} | Speed: 1.5 tok/s | Seq. Length: 9.0",
+        "\x1b[32m12:{n:02d}:00\x1b[0m SUCCESS Step {n} | Time: 12.3s | Reward: {r} | Speed: 1.5 t/s | Seq. Length: 9",
         "[rank0]: iter={n} reward: {r}",
         "Iteration {n}/100: mean_reward = {r}, kl = 0.01",
         "Epoch 1/3 step {n}: reward={r}",

@@ -54,6 +54,13 @@ class RowCollector:
                 self._add_values(str(key), values, index)
         self.count += len(rows)
 
+    def add_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Append rows given by column, all of one length."""
+        size = max(map(len, columns.values()), default=0)
+        for name, values in columns.items():
+            self._add_values(name, values, slice(self.count, self.count + size))
+        self.count += size
+
     def table(self, format: str, notes: list[str]) -> Table:
         """All rows as a table; the collector is empty afterwards."""
         columns: dict[str, FloatArray] = {}

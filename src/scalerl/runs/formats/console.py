@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from scalerl.errors import InputError
@@ -149,23 +150,33 @@ class _Dicts(_Reader):
         return table
 
     def _steps(self, table: Table) -> list[float] | None:
-        """The training step of each row by the bar with the largest total, which stands just before or after it."""
-        largest = max((total for _, _, total in self.bars), default=0)
-        bars = [(row, done) for row, done, total in self.bars if total == largest]
+        """The training step of each row, by the bar just before it or, where tqdm redraws it, just after it."""
         rows = table.rows
         before: list[float | None] = [None] * rows
         after: list[float | None] = [None] * rows
-        for row, done in bars:
+        between = [0] * (rows + 1)
+        for row, done in self._training_bar():
+            between[row] += 1
             if row < rows:
                 before[row] = done  # the last one printed before row `row`
             if row > 0 and after[row - 1] is None:
                 after[row - 1] = done
-        picked = [a if a is not None else b for a, b in zip(after, before, strict=True)]
-        if not bars or sum(p is not None for p in picked) < 0.5 * rows:
+        redrawn = between[-1] > 0 or sum(n > 1 for n in between) > rows // 2
+        first, second = (after, before) if redrawn else (before, after)
+        picked = [a if a is not None else b for a, b in zip(first, second, strict=True)]
+        if sum(p is not None for p in picked) < max(0.5 * rows, 1):
             self._count_rows(table)
             return None
         self.notes.append("These lines hold no step; it was taken from the progress bar beside them.")
         return [float("nan") if p is None else float(p) for p in picked]
+
+    def _training_bar(self) -> list[tuple[int, int]]:
+        """(rows before, done) of the one bar that goes through the whole log; those of generation start ever again."""
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for row, done, total in self.bars:
+            groups.setdefault(total, []).append((row, done))
+        steady = [g for g in groups.values() if all(a[1] <= b[1] for a, b in pairwise(g)) and g[0][1] < g[-1][1]]
+        return max(steady, key=lambda g: len({done for _, done in g}), default=[])
 
     def _count_rows(self, table: Table) -> None:
         import numpy as np

@@ -39,6 +39,7 @@ _SPACED = re.compile(
     rf"\b((?:\w+/)*\w*(?:reward|acc|accuracy|score|pass_rate|pass@1|loss|solve_rate))\s+({_NUMBER})(\s?%)?(?![\w:/])",
     re.I,
 )
+_DEEPEST = 8  # levels of nesting that are still told apart
 _TAG = re.compile(r"^\s*\[([A-Za-z][\w.\-]*)\]\s")
 _STEP_NAMES = frozenset(
     {"step", "iteration", "iter", "update", "round", "batch", "epoch", "global_step", "seed", "rank"}
@@ -104,7 +105,7 @@ def _parse_dict(line: str, at: int) -> tuple[Fields, int, bool]:
             row[key] = _float(match[3])
         elif match[5] is not None:
             row[key] = match[5]
-        elif match[7] is not None:
+        elif match[7] is not None and len(prefix) < _DEEPEST:
             prefix.append(match[2])
         end = match.end()
     rest = line[end:]
@@ -140,7 +141,7 @@ def time_stamp(line: str) -> str | None:
 
 def text_step(line: str) -> Fields | None:
     """The step of a free-text line: `step 7`, `iter=7`, `[7/100]`, `7/100 |`; None if it has none."""
-    if _BAR.search(line):
+    if "%|" in line and _BAR.search(line):
         return None
     found: Fields = {}
     if match := _EPOCH.search(line):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from scalerl.errors import InputError
@@ -185,13 +185,17 @@ class _Reader:
     def _flush(self, batch: list[list[str]]) -> None:
         if not batch:
             return
-        columns = [list(cells) for cells in zip(*batch, strict=True)]
+        columns: list[Sequence[str]] = list(zip(*batch, strict=True))
         if self.decimal_comma:
             columns = [
                 [c.replace(",", ".") if _DECIMAL_COMMA.fullmatch(c.strip()) else c for c in cs] for cs in columns
             ]
-        columns = [[c if c else None for c in cells] for cells in columns]
-        self.rows.add([dict(zip(self.header, cells, strict=True)) for cells in zip(*columns, strict=True)])
+        self.rows.add_columns(
+            {
+                name: [c if c else None for c in cells] if "" in cells else cells
+                for name, cells in zip(self.header, columns, strict=True)
+            }
+        )
 
     def _table(self) -> Table:
         if self.decimal_comma:
