@@ -60,6 +60,12 @@ def test_forecast_answers(risen: Path) -> None:
     assert all(line.startswith("scalerl: ") or line.startswith("note: ") for line in found.stderr.splitlines())
 
 
+def test_narrow_terminals_get_whole_numbers(risen: Path) -> None:
+    wide = call("forecast", risen, env={**os.environ, "COLUMNS": "80"})
+    narrow = call("forecast", risen, env={**os.environ, "COLUMNS": "40"})
+    assert narrow.stdout == wide.stdout
+
+
 def test_bad_input_is_one_line_and_exit_2(tmp_path: Path) -> None:
     junk = tmp_path / "junk.bin"
     junk.write_bytes(bytes(range(256)) * 10)

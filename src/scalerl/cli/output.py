@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-MAX_WIDTH = 100
+MIN_WIDTH, MAX_WIDTH = 80, 100
+"""Tables need 80 columns: a narrower terminal wraps them itself, which is ugly, but cuts no number."""
 MAX_LINE = 600
 
 
@@ -49,7 +50,7 @@ def print_view(*parts: Any) -> None:
 
     stream = sys.stdout
     width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
-    _write(stream, render(parts, max(width, 40), _wants_colour(stream), stream.encoding or "utf-8"))
+    _write(stream, render(parts, max(width, MIN_WIDTH), _wants_colour(stream), stream.encoding or "utf-8"))
 
 
 def _wants_colour(stream: IO[str]) -> bool:

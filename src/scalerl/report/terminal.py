@@ -201,7 +201,14 @@ def _forecast_table(fc: Forecast) -> RenderableType:
     unit, last = fc.curve.unit, float(fc.curve.compute[-1])
     per = n.handy_unit(last)
     priced = any(row.cost is not None for row in fc.table)
-    titles = [n.plural(unit), "", "score", "gain", f"per {n.amount(per, 1)}", *(["cost"] if priced else [])]
+    titles = [
+        n.short(n.plural(unit), 12),
+        "",
+        "score",
+        "gain",
+        f"per {n.amount(per, 1)}",
+        *(["cost"] if priced else []),
+    ]
     now = [n.amount(last), "now", "", "", _marginal(fc.marginal_now, per), ""]
     rows = [now[: len(titles)]]
     for row in fc.table:
@@ -250,7 +257,7 @@ def _backtest(fc: Forecast) -> RenderableType:
     if not fc.replays:
         return lines(["too short: no earlier part of it could be forecast from"])
     unit = fc.curve.unit
-    titles = [f"at {n.plural(unit)}", "points", "reach", "said", "came"]
+    titles = [f"at {n.short(n.plural(unit), 12)}", "points", "reach", "said", "came"]
     rows = []
     for r in fc.replays:
         said = f"{n.score(r.score)} {n.between(r.low, r.high)}"

@@ -222,6 +222,8 @@ def unit_of(name: str) -> str:
         return "sample"
     if low == "row":
         return "row"
+    if low == "compute":
+        return "unit"  # "500 units" reads; "500 computes" does not
     if low in {canonical(n) for n in (*STEPS, "_step")}:
         return "step"
     return low.rsplit("/", 1)[-1]
