@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from scalerl.runs import Curve
 
 
+Read = tuple[str, str | None, "Curve"]
+"""File, recipe's name if given, curve."""
+
+
 @click.command("compare")
 @click.argument("recipes", nargs=-1, required=True, metavar="[NAME=]FILE...")
 @click.option(
@@ -50,8 +54,9 @@ def command(
     options.stdin_is_free(tuple(file for _, file in named))
     read = [(file, name, curve) for name, file in named for curve in reading.curves(reading.log(file))]
     curves = [(file, curve) for file, _, curve in read]
+    kept, left_out = fittable(read)
     try:
-        found = compare(by_recipe(read), level=level, at=at, since=since)
+        found = compare(by_recipe(kept), level=level, at=at, since=since)
     except ForecastRefused as error:
         return _refused(error, curves, as_json)
     wrote = _draw(found, plot, straightened)
@@ -61,14 +66,29 @@ def command(
                 say(f"note: {file}, {curve.name}: {note}")
         for line in wrote:
             say(f"note: {line}")
-        print_json(found.to_dict())
+        print_json({**found.to_dict(), "left_out": left_out})
         return 0
     from scalerl.report.bench import curves_view
     from scalerl.report.compared import comparison_view
     from scalerl.report.terminal import lines
 
-    print_view(curves_view(curves), *comparison_view(found), *([lines(wrote)] if wrote else []))
+    print_view(curves_view(curves), *comparison_view(found, left_out), *([lines(wrote)] if wrote else []))
     return 0
+
+
+def fittable(read: Sequence[Read]) -> tuple[Sequence[Read], list[str]]:
+    """The runs that a law can be fitted to, and why others are not; all of them where too few would be left."""
+    from scalerl.curves.fit import check_fittable
+
+    kept, reasons = [], []
+    for file, name, curve in read:
+        try:
+            check_fittable(curve)
+        except ForecastRefused as refusal:
+            reasons.append(str(refusal))
+        else:
+            kept.append((file, name, curve))
+    return (kept, reasons) if len(by_recipe(kept)) >= 2 else (read, [])
 
 
 def split_name(recipe: str) -> tuple[str | None, str]:
@@ -79,7 +99,7 @@ def split_name(recipe: str) -> tuple[str | None, str]:
     return name, file
 
 
-def by_recipe(read: Sequence[tuple[str, str | None, Curve]]) -> dict[str, list[Curve]]:
+def by_recipe(read: Sequence[Read]) -> dict[str, list[Curve]]:
     """Curves by recipe; files of the same name in different folders are told apart by their folder."""
     stems: dict[str, set[str]] = {}
     for file, name, curve in read:
@@ -94,7 +114,7 @@ def by_recipe(read: Sequence[tuple[str, str | None, Curve]]) -> dict[str, list[C
 
 
 def _title(curve: Curve, name: str | None) -> str:
-    from scalerl.report.numbers import short
+    from scalerl.words import short
 
     return name if name is not None else short(curve.name, 40)
 

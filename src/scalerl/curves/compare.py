@@ -23,6 +23,7 @@ from scalerl.curves.pooling import A_SPREAD
 from scalerl.curves.recipe_fit import RecipeFit, fit_recipe
 from scalerl.errors import InputError
 from scalerl.runs import Curve
+from scalerl.words import in_words, plural
 
 FloatArray = NDArray[np.float64]
 SHARE = 0.9
@@ -84,7 +85,7 @@ class Comparison:
         for rank in self.ranking:
             place = "-" if rank.place is None else str(rank.place)
             tie = f"; not told apart from {', '.join(rank.tied_with)}" if rank.tied_with else ""
-            reached = f"{100 * SHARE:g} % of its gain after {rank.compute:.4g} {self.unit}s"
+            reached = f"{100 * SHARE:g} % of its gain after {in_words(rank.compute, self.unit)}"
             lines.append(f"  {place}. {rank.name}: A {rank.A:.3f}, {reached}{tie}{rank.note and '; ' + rank.note}")
         for pair in self.pairs:
             lines += ["", *pair.lines()]
@@ -167,7 +168,7 @@ def _check(seeds: Mapping[str, list[Curve]], level: float, at: float | None) -> 
         raise InputError(f"level must lie between 0 and 1, got {level}")
     if at is not None and not (math.isfinite(at) and at > 0):
         raise InputError(f"at must be a positive compute, got {at}")
-    units = {curve.unit: f"{name} ({curve.unit}s)" for name, curves in seeds.items() for curve in curves}
+    units = {curve.unit: f"{name} ({plural(curve.unit)})" for name, curves in seeds.items() for curve in curves}
     if len(units) > 1:
         raise InputError(
             f"curves in different units of compute: {', '.join(units.values())}; read them with the same x"

@@ -11,6 +11,7 @@ from scipy.optimize import isotonic_regression
 from scalerl.curves.fit import Fit
 from scalerl.curves.observations import bin_curve, difference_sd
 from scalerl.runs import Curve
+from scalerl.words import in_words
 
 FloatArray = NDArray[np.float64]
 MIN_POINTS_FOR_VERDICT = 8
@@ -83,7 +84,7 @@ def vetoes(curve: Curve, fitted: Fit) -> list[str]:
     fall = find_collapse(fitted.curve)
     if fall is not None and fall.found:
         found.append(
-            f"collapse: the score fell from {fall.peak:.3f} (around {fall.peak_compute:.4g} {curve.unit}s) to "
+            f"collapse: the score fell from {fall.peak:.3f} (around {in_words(fall.peak_compute, curve.unit)}) to "
             f"{fall.last:.3f}, {fall.sigmas:.1f} sigma; the law does not describe a falling run"
         )
     if curve.missing_tail:

@@ -17,6 +17,7 @@ from scalerl.curves.threads import single_threaded
 from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
+from scalerl.words import in_words
 
 FloatArray = NDArray[np.float64]
 Method = Literal["scalerl", "paper"]
@@ -71,10 +72,12 @@ class Fit:
         post, column = self.posterior, PARAMETERS.index(name)
         if column < 2:
             mean, sd = post.mean[:, column, None], np.sqrt(post.cov[:, column, column])[:, None]
-            low, high = mixture_quantiles(post.weight, mean, sd, tails)[:, 0]
-            return float(max(low, 0.0)), float(min(high, 1.0))
-        values = post.B if name == "B" else post.C_mid
-        return _grid_interval(values, post.weight, tails)
+            low, high = np.clip(mixture_quantiles(post.weight, mean, sd, tails)[:, 0], 0.0, 1.0)
+        else:
+            low, high = _grid_interval(post.B if name == "B" else post.C_mid, post.weight, tails)
+        # The estimate knows no prior and no drift; where it falls outside, the two disagree and both count.
+        estimate = getattr(self, name)
+        return min(float(low), estimate), max(float(high), estimate)
 
     def summary(self, level: float = 0.9) -> str:
         """A table as a statistics package prints it, and what each number means."""
@@ -108,7 +111,7 @@ class Fit:
         return [
             f"R0: the score before training counts as {self.R0:.3f}.",
             ceiling,
-            f"C_mid: half of the gain is there after {self.C_mid:.4g} {unit}s; the run is at {reach:.2f} times that.",
+            f"C_mid: half of the gain is there after {in_words(self.C_mid, unit)}; the run is at {reach:.2f} C_mid.",
             f"B: the gain's odds multiply by {2**self.B:.2g} with every doubling of compute."
             if self.law is SIGMOID
             else f"B: the steepness in log compute is {self.B:.2f}.",
@@ -187,7 +190,7 @@ def fit(
     else:
         parameters = _least_squares(data, rule, post)
     residual = used.score - rule.value(used.compute, *parameters)
-    notes = (f"warm-up: {dropped} points below {cut:.4g} {curve.unit}s left out",) if dropped else ()
+    notes = (f"warm-up: {dropped} points below {in_words(cut, curve.unit)} left out",) if dropped else ()
     return Fit(
         used, rule, *parameters,
         residual_sd=float(np.sqrt(np.mean(residual**2) * residual.size / max(residual.size - 4, 1))),
@@ -231,23 +234,27 @@ def _least_squares(data: Observations, law: Law, post: Posterior) -> tuple[float
     weight = 1 / np.sqrt(data.noise)
     positive = data.compute[data.compute > 0]
     reach = np.log(positive[[0, -1]])
+    # (R0, gain, log B, log C_mid): a gain below 0 would fit a falling run with a law that can only rise.
+    lower = np.array([-0.1, 0.0, np.log(0.15), reach[0] - 2.0])
+    upper = np.array([1.0, 1.1, np.log(20.0), reach[1] + 3.0])
     if law is POWER_LAW:  # there C_mid only says where the score is R0: the first point
-        lower, upper = [-0.1, 0.0, np.log(0.05), reach[0] - 1e-6], [1.0, 1.0, np.log(20.0), reach[0]]
-    else:
-        lower, upper = [-0.1, 0.0, np.log(0.15), reach[0] - 2.0], [1.0, 1.0, np.log(20.0), reach[1] + 3.0]
-    start = [post.mean[0, 0], post.mean[0, 1], np.log(post.B[0]), np.log(post.C_mid[0])]
-    start = np.clip(start, np.add(lower, 1e-9), np.subtract(upper, 1e-9))
+        lower[2:], upper[3] = [np.log(0.05), reach[0] - 1e-6], reach[0]
+    R0, A = post.mean[0]
+    start = np.clip([R0, A - R0, np.log(post.B[0]), np.log(post.C_mid[0])], lower + 1e-9, upper - 1e-9)
 
     def residual(p: FloatArray) -> FloatArray:
-        return weight * (law.value(data.compute, p[0], p[1], np.exp(p[2]), np.exp(p[3])) - data.score)
+        model = law.value(data.compute, p[0], p[0] + p[1], float(np.exp(p[2])), float(np.exp(p[3])))
+        found: FloatArray = weight * (model - data.score)
+        return found
 
     def jacobian(p: FloatArray) -> FloatArray:
-        gradient = law.gradient(data.compute, p[0], p[1], float(np.exp(p[2])), float(np.exp(p[3])))
-        # the law's B-derivative is by log B already
-        return weight[:, None] * gradient
+        by = law.gradient(data.compute, p[0], p[0] + p[1], float(np.exp(p[2])), float(np.exp(p[3])))
+        by[:, 0] += by[:, 1]  # R0 moves A along with it here
+        found: FloatArray = weight[:, None] * by
+        return found
 
-    found = least_squares(residual, start, jac=jacobian, bounds=(lower, upper), max_nfev=60).x
-    return float(found[0]), float(found[1]), float(np.exp(found[2])), float(np.exp(found[3]))
+    p = least_squares(residual, start, jac=jacobian, bounds=(lower, upper), max_nfev=60).x
+    return float(p[0]), float(p[0] + p[1]), float(np.exp(p[2])), float(np.exp(p[3]))
 
 
 def _grid_interval(values: FloatArray, weight: FloatArray, tails: tuple[float, float]) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from scalerl.curves.verdict import UNSURE, Judgement, compute_to_decide, judge
 from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
+from scalerl.words import in_words, plural
 
 FloatArray = NDArray[np.float64]
 DEFAULT_AT = ("1.5x", "2x", "4x")
@@ -185,7 +186,7 @@ def forecast(
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, got {level}")
     if price_per_hour is not None and curve.unit not in HOURS:
-        raise InputError(f"a price per hour needs compute in device-hours, but this curve is in {curve.unit}s")
+        raise InputError(f"a price per hour needs compute in device-hours, but this curve is in {plural(curve.unit)}")
     prior, table = prior or Prior(), calibration or shipped()
     computes = np.array([_compute_of(a, curve) for a in at])
     goal = _compute_of("2x" if budget is None else budget, curve)
@@ -197,7 +198,7 @@ def forecast(
     warned = diagnostics.warnings(curve, fitted, truncation) + _replay_warnings(replays, goal, curve)
     judgement = judge(
         predicted.gain[-1], predicted.gain_low[-1], predicted.gain_high[-1], threshold, vetoes, level,
-        f"going on to {goal:,.5g} {curve.unit}s",
+        f"going on to {in_words(goal, curve.unit)}",
     )  # fmt: skip
     decide_at = None
     if judgement.verdict == UNSURE:
@@ -228,7 +229,8 @@ def _compute_of(value: float | str, curve: Curve) -> float:
         raise InputError(f"cannot read {value!r} as a compute; write 100000 or 2x") from None
     if not math.isfinite(compute) or compute < last * (1 - 1e-9):
         raise InputError(
-            f"{value} lies before the last point of the run ({last:,.6g} {curve.unit}s); use --upto to replay the past"
+            f"{value} lies before the last point of the run ({in_words(last, curve.unit)}); "
+            "use --upto to replay the past"
         )
     return max(compute, last)
 
@@ -262,13 +264,11 @@ def _target(post: Posterior, table: Calibration, curve: Curve, score: float, lev
 
 
 def _replay_warnings(replays: list[Replay], goal: float, curve: Curve) -> list[str]:
-    found = []
-    missed = [r for r in replays if abs(r.z) > 1.5]
-    for replay in missed[-1:]:
-        found.append(
-            f"window instability: the forecast made at {replay.cut:.4g} {curve.unit}s for now said {replay.score:.3f} "
-            f"({replay.low:.3f} to {replay.high:.3f}), the run came to {replay.actual:.3f}"
-        )
+    found = [
+        f"window instability: the forecast made at {in_words(r.cut, curve.unit)} for now said {r.score:.3f} "
+        f"({r.low:.3f} to {r.high:.3f}), the run came to {r.actual:.3f}"
+        for r in [r for r in replays if abs(r.z) > 1.5][-1:]
+    ]
     tested = max((r.ratio for r in replays), default=1.0)
     reach = goal / curve.compute[-1]
     if reach > tested * 1.05:
@@ -294,7 +294,7 @@ def _what_decides(
         )
     else:
         count = max(1, round((found - curve.compute[-1]) / spacing))
-        more = f"about {count} more evaluations, up to {found:,.5g} {curve.unit}s, should decide it"
+        more = f"about {count} more evaluations, up to {in_words(found, curve.unit)}, should decide it"
     return found, Judgement(so_far.verdict, [*so_far.reasons, more])
 
 

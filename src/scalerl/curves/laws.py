@@ -68,7 +68,8 @@ class Law:
 def _z(compute: ArrayLike, B: ArrayLike, C_mid: ArrayLike) -> FloatArray:
     with np.errstate(divide="ignore"):
         log_ratio = np.log(np.asarray(compute, dtype=np.float64)) - np.log(C_mid)
-    return np.clip(np.asarray(B) * log_ratio, -_Z_MAX, _Z_MAX)
+    z: FloatArray = np.clip(np.asarray(B) * log_ratio, -_Z_MAX, _Z_MAX)
+    return z
 
 
 def _sigmoid_slope(z: FloatArray) -> FloatArray:

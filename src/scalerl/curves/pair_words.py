@@ -5,6 +5,7 @@ from __future__ import annotations
 from scalerl.curves.differences import Difference
 from scalerl.curves.paper import A_MARGIN
 from scalerl.curves.recipe_fit import IDENTIFIED, SETTLED, RecipeFit
+from scalerl.words import in_words
 
 CEILING, EFFICIENCY, NONE = "moves the ceiling", "changes efficiency", "no difference detectable"
 TOO_SHORT, CANNOT = "too short to say", "cannot say"
@@ -87,9 +88,9 @@ def _faster(name: str, B: Difference | None, C_mid: Difference | None) -> str:
 
 
 def _lead(first: RecipeFit, second: RecipeFit, score: Difference | None, at: float) -> list[str]:
-    where = f"at {at:.5g} {first.unit}s"
+    where = f"at {in_words(at, first.unit)}"
     if score is None:
-        return [f"too few points before {at:.5g} {first.unit}s to compare scores there"]
+        return [f"too few points before {in_words(at, first.unit)} to compare scores there"]
     if not score.clear:
         return [f"{where} the scores are not told apart: {score}"]
     ahead = second.name if score.estimate > 0 else first.name

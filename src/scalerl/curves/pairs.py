@@ -15,6 +15,7 @@ from scalerl.curves.laws import SIGMOID
 from scalerl.curves.pair_words import CEILING, judge
 from scalerl.curves.paper import A_MARGIN
 from scalerl.curves.recipe_fit import RecipeFit, score_draws
+from scalerl.words import in_words
 
 FloatArray = NDArray[np.float64]
 _MATCHED = 1500
@@ -89,7 +90,7 @@ class Pair:
         else:
             rows += [f"  B          {self.B}", f"  C_mid      {self.C_mid}"]
         if self.score:
-            rows.append(f"  score      {self.score} at {self.at:.5g} {self.first.unit}s")
+            rows.append(f"  score      {self.score} at {in_words(self.at, self.first.unit)}")
         head = f"{self.sentence}   (second minus or over first, {percent})"
         return [head, *rows, *(f"  - {reason}" for reason in self.reasons)]
 

@@ -36,22 +36,22 @@ class Prior:
     """What is believed before a run is seen. Scales are in score units and natural log units."""
 
     laws: tuple[Law, ...] = (SIGMOID, WEIBULL, GOMPERTZ)
-    law_weights: tuple[float, ...] = (0.55, 0.3, 0.15)
-    A_mean: float = 0.67
-    A_sd: float = 0.32
-    R0_sd: float = 0.025
+    law_weights: tuple[float, ...] = (0.5, 0.25, 0.25)
+    A_mean: float = 0.65
+    A_sd: float = 0.35
+    R0_sd: float = 0.15
     R0_free_sd: float = 0.15
-    log_B_mean: float = 0.0
-    log_B_sd: float = 0.75
+    log_B_mean: float = 0.35
+    log_B_sd: float = 0.7
     coarse: tuple[int, int] = (20, 10)
     fine: tuple[int, int] = (22, 16)
     C_mid_below: float = 1.5
     C_mid_beyond: float = 3.0
-    C_mid_decay: float = 2.0
+    C_mid_decay: float = 1.0
     rho: tuple[float, ...] = (0.0, 0.4, 0.75)
-    rho_weights: tuple[float, ...] = (0.55, 0.35, 0.1)
-    tau: tuple[float, ...] = (0.0, 0.006, 0.018, 0.05)
-    tau_weights: tuple[float, ...] = (0.15, 0.38, 0.37, 0.1)
+    rho_weights: tuple[float, ...] = (0.5, 0.3, 0.2)
+    tau: tuple[float, ...] = (0.0, 0.008, 0.025, 0.07)
+    tau_weights: tuple[float, ...] = (0.2, 0.3, 0.3, 0.2)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from scalerl.curves.observations import bin_curve, difference_sd
 from scalerl.curves.smoothing import local_score, redrawn_scores, smooth_score
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
+from scalerl.words import amount, in_words, plural
 
 FloatArray = NDArray[np.float64]
 FOLLOWS, LAGS, CANNOT, NOT = "follows", "follows with a lag", "cannot say", "does not follow"
@@ -81,7 +82,7 @@ class Transfer:
         edge = "" if lag.bounded else "; not bounded by these points"
         lines += [
             f"slope       {r.slope:.2f} ({r.slope_low:.2f} to {r.slope_high:.2f}) gained downstream per gain held out",
-            f"lag         {lag.compute:+.4g} ({lag.low:+.4g} to {lag.high:+.4g}) {unit}s{edge}",
+            f"lag         {lag.compute:+.4g} ({lag.low:+.4g} to {lag.high:+.4g}) {plural(unit)}{edge}",
             "",
             self.fit.summary(self.level) if self.fit else f"no fit of its own: {self.fit_refused}",
         ]
@@ -130,8 +131,8 @@ def transfer(heldout: Curve, downstream: Curve, level: float = 0.9) -> Transfer:
         raise InputError(f"level must lie between 0 and 1, got {level}")
     if heldout.unit != downstream.unit:
         raise InputError(
-            f"{heldout.score_name} is measured in {heldout.unit}s and {downstream.score_name} in {downstream.unit}s; "
-            "read both with the same x"
+            f"{heldout.score_name} is measured in {plural(heldout.unit)} and {downstream.score_name} in "
+            f"{plural(downstream.unit)}; read both with the same x"
         )
     x, y, notes = _within(heldout, downstream)
     law = _own_fit(heldout)[0]
@@ -161,8 +162,8 @@ def _within(heldout: Curve, downstream: Curve) -> tuple[FloatArray, FloatArray, 
     if inside.sum() < MIN_PAIRS:
         raise ForecastRefused(
             f"{downstream.name}: {int(inside.sum())} points of {downstream.score_name} lie within the compute of "
-            f"{heldout.score_name} ({heldout.compute[0]:.4g} to {heldout.compute[-1]:.4g} {heldout.unit}s); whether it "
-            f"follows takes at least {MIN_PAIRS}: evaluate it more often"
+            f"{heldout.score_name} ({amount(heldout.compute[0])} to {in_words(heldout.compute[-1], heldout.unit)}); "
+            f"whether it follows takes at least {MIN_PAIRS}: evaluate it more often"
         )
     left = int((~inside).sum())
     notes = [f"{left} points of {downstream.score_name} outside the held-out score's compute left out"] if left else []
@@ -221,7 +222,7 @@ def _judge(
             *reasons,
         ]
     reasons.append(f"the held-out score explains it {np.exp(min(used.line_odds, 20.0)):.0f} times better than a line")
-    where = f"{abs(lag.compute):.4g} {heldout.unit}s ({lag.low:+.4g} to {lag.high:+.4g})"
+    where = f"{in_words(abs(lag.compute), heldout.unit)} ({lag.low:+.4g} to {lag.high:+.4g})"
     if trailing:
         return LAGS, [f"it trails by {where}", *reasons]
     return FOLLOWS, [*([f"it runs ahead by {where}"] if ahead else []), *reasons]

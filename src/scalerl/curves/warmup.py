@@ -17,6 +17,7 @@ _PRIOR = Prior(
 )  # fmt: skip
 _FRACTIONS = (0.08, 0.15, 0.25)
 _KEEP = 8
+_RISE_LEFT = 0.25
 _ODDS = 4.0
 """log odds by which a cut must explain the points better than none."""
 
@@ -30,9 +31,9 @@ def propose_warmup(curve: Curve) -> float:
     data = observe(curve)
     n = data.compute.size
     cuts = sorted({round(f * n) for f in _FRACTIONS} - {0})
-    # What is left must still hold most of the rise, or the cut would throw away the sigmoid itself.
-    span = np.ptp(data.score)
-    cuts = [k for k in cuts if n - k >= _KEEP and data.score[k:].max() - data.score[k] >= 0.5 * span]
+    # What is left must still rise well beyond its noise, or the cut would throw away the sigmoid itself.
+    least = max(_RISE_LEFT * np.ptp(data.score), 10 * data.sigma)
+    cuts = [k for k in cuts if n - k >= _KEEP and data.score[k:].max() - data.score[k] >= least]
     if not cuts:
         return 0.0
     plain = posterior(data, _PRIOR).log_evidence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scalerl.report import numbers as n
+from scalerl import words as n
 from scalerl.report.terminal import grid, heading, lines
 
 if TYPE_CHECKING:

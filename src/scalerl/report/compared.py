@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from scalerl.report import numbers as n
+from scalerl import words as n
 from scalerl.report.terminal import grid, heading, lines
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ MOST_PAIRS = 15
 """Pairs shown with numbers; of more recipes each is shown against the first only."""
 
 
-def comparison_view(found: Comparison) -> list[RenderableType]:
+def comparison_view(found: Comparison, unfit: Sequence[str] = ()) -> list[RenderableType]:
     """Recipes with their parameters, the ranking, the pairs."""
     level, unit = n.percent(found.level), n.plural(found.unit)
     parts: list[RenderableType] = [Text(""), heading("Recipes", f"{level} intervals; C_mid in {unit}")]
@@ -38,7 +39,7 @@ def comparison_view(found: Comparison) -> list[RenderableType]:
         parts += [Text(""), lines([f"{len(found.pairs)} pairs: shown are those with {first}; --json has them all."])]
     for pair in pairs:
         parts += _pair(pair, level, unit)
-    left_out = [f"{r.name}: {note}" for r in found.recipes.values() for note in r.left_out]
+    left_out = [*unfit, *(f"{r.name}: {note}" for r in found.recipes.values() for note in r.left_out)]
     if left_out:
         parts += [Text(""), heading("Left out"), lines(left_out, "-", "dim")]
     return parts
@@ -85,7 +86,7 @@ def _pair(pair: Pair, level: str, unit: str) -> list[RenderableType]:
     if pair.score:
         rows.append(_difference("score", pair.score))
         title.append(f"  score at {n.amount(pair.at)} {unit}", style="not bold dim")
-    columns = [("", "left"), (pair.first.name[:14], "right"), (pair.second.name[:14], "right"),
+    columns = [("", "left"), (n.short(pair.first.name, 16), "right"), (n.short(pair.second.name, 16), "right"),
                ("difference", "right"), (level, "left")]  # fmt: skip
     return [Text(""), title, *([grid(columns, rows)] if rows else []), lines(pair.reasons, "-", "dim")]
 

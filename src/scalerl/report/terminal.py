@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.report import numbers as n
+from scalerl import words as n
 
 if TYPE_CHECKING:
     from scalerl.curves import Fit, Forecast
@@ -185,7 +185,9 @@ def _section(title: RenderableType, *body: RenderableType) -> list[RenderableTyp
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    starts_with_name = text.split(" ", 1)[0].endswith(":")
+    start = text[:1] if starts_with_name else text[:1].upper()
+    return start + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _now(fc: Forecast) -> str:

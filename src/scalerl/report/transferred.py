@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from scalerl.report import numbers as n
+from scalerl import words as n
 from scalerl.report.terminal import fit_line_view, grid, heading, lines, plain
 
 if TYPE_CHECKING:

@@ -85,16 +85,17 @@ class Curve:
                 *notes,
                 f"{size - x.size} points shared their compute with another and were averaged with it",
             )
-        for key, value in dict(
-            compute=x,
-            score=y,
-            trials=n,
-            unit=unit,
-            name=name,
-            score_name=score_name,
-            notes=tuple(notes),
-            missing_tail=missing_tail,
-        ).items():
+        fields = {
+            "compute": x,
+            "score": y,
+            "trials": n,
+            "unit": unit,
+            "name": name,
+            "score_name": score_name,
+            "notes": tuple(notes),
+            "missing_tail": missing_tail,
+        }
+        for key, value in fields.items():
             object.__setattr__(self, key, value)
 
     def __len__(self) -> int:

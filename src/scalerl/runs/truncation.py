@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,10 @@ CLIP_RATIO_WARNING = (
     "verl's clip_ratio counts responses at the length limit and is wrong in both directions in some versions: "
     "take this truncation rate as a hint, not as a fact."
 )
+
+_LIKELY = re.compile(
+    r"/(?:is_truncated/mean|truncat(?:ed|ion)_(?:rate|ratio|fraction))$"
+)  # below any prefix, as in prime-rl
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ class Truncation:
 
 def find_truncation(table: Table) -> tuple[str, FloatArray, str | None] | None:
     """Source, (rows,) rate and warning; None if no column tells it."""
-    for name in aliases.find(table.columns, aliases.TRUNCATION):
+    known_names = aliases.find(table.columns, aliases.TRUNCATION)
+    for name in known_names + [n for n in table.columns if _LIKELY.search(n) and not aliases.is_held_out(n)]:
         rate = table.columns[name]
         known = rate[np.isfinite(rate)]
         if known.size and known.min() >= 0 and known.max() <= 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 Fields = dict[str, Any]
@@ -183,15 +184,24 @@ def text_fields(line: str) -> tuple[Fields, set[str]]:
 
 
 def _put(row: Fields, percent: set[str], key: str, value: str, sign: str | None) -> None:
-    key = re.sub(r"\.?\s+", "_", key.strip().rstrip(".-"))
-    low = key.lower()
-    if low in _STEP_NAMES or re.fullmatch(r"(?:global_|train_|training_)?(?:step|iter|epoch)s?", low):
+    name = _name(key)
+    if name is None:
         return
     number = _float(value)
     if sign:
-        percent.add(key)
+        percent.add(name)
         number /= 100
-    row.setdefault(key, number)
+    row.setdefault(name, number)
+
+
+@lru_cache(maxsize=4096)
+def _name(key: str) -> str | None:
+    """A key as the name of a column; None for what `text_step` reads."""
+    key = re.sub(r"\.?\s+", "_", key.strip().rstrip(".-"))
+    low = key.lower()
+    if low in _STEP_NAMES or re.fullmatch(r"(?:global_|train_|training_)?(?:step|iter|epoch)s?", low):
+        return None
+    return key
 
 
 def _float(text: str) -> float:

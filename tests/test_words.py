@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from scalerl.report import numbers as n
+from scalerl import words as n
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ def plural(unit: str) -> str:
     return unit + "s" if is_word and not unit.endswith("s") and unit != "compute" else unit
 
 
+def in_words(value: float, unit: str) -> str:
+    """A compute with its unit: 26,542 gpu-hours, 250 steps."""
+    return f"{amount(value)} {plural(unit)}"
+
+
 def short(name: str, most: int = 26) -> str:
     """A run's name for a table: without the ending of its file, its middle left out where it is long."""
     name = _ENDING.sub("", name)
