@@ -88,12 +88,6 @@ class Transfer:
         ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
-    def plot(self, path: str | None = None) -> Any:
-        """Draw both scores, and one against the other; see `scalerl.report.plots.plot_transfer`."""
-        from importlib import import_module  # the report sits on a higher floor
-
-        return import_module("scalerl.report.plots").plot_transfer(self, path)
-
     def to_dict(self) -> dict[str, Any]:
         """JSON of schema 1."""
         return {
