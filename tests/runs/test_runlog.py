@@ -124,6 +124,8 @@ def test_trap_36_truncation_sources(tmp_path: Path) -> None:
 
     assert truncation() is None
     assert truncation(**{"completions/clipped_ratio": 0.25}).warning is None
+    assert close(truncation(**{"train/agg/all/is_truncated/mean": 0.125}).rate, [0.125] * 5)
+    assert truncation(**{"eval/aime24/is_truncated/mean": 0.125}) is None
     assert close(truncation(truncated_count=5, rollout_count=20).rate, [0.25] * 5)
     assert close(truncation(**{"val/stop_rate": 0.9}).rate, [0.1] * 5)
     assert truncation(**{"response_length/clip_ratio": 0.25}).warning is not None
