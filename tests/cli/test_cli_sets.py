@@ -138,6 +138,15 @@ def test_compare_refuses_what_cannot_be_fitted(run: Run, risen: Path, constant: 
     assert "constant" in json.loads(result.stdout)["reasons"][0]
 
 
+def test_compare_leaves_out_what_cannot_be_fitted_and_says_so(
+    run: Run, risen: Path, rising: Path, constant: Path
+) -> None:
+    answer = json.loads(run("compare", risen, constant, rising, "--json").stdout)
+    assert [r["name"] for r in answer["recipes"]] == ["risen", "rising"]
+    assert "constant" in answer["left_out"][0]
+    assert "Left out" in run("compare", risen, constant, rising).stdout
+
+
 def test_compare_tells_files_of_one_name_apart(run: Run, tmp_path: Path) -> None:
     files = [whole_run(tmp_path / name / "metrics.csv", s) for s, name in enumerate(("fp32", "bf16"))]
     answer = json.loads(run("compare", *files, "--json").stdout)

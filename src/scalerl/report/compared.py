@@ -79,16 +79,15 @@ def _ranking(found: Comparison) -> RenderableType:
 def _pair(pair: Pair, level: str, unit: str) -> list[RenderableType]:
     title = Text(f"{pair.second.name} against {pair.first.name}: ", style="bold")
     title.append(pair.words, style=f"bold {_STYLE.get(pair.words, '')}".strip())
-    rows = []
+    rows, where = [], [f"score compared at {n.amount(pair.at)} {unit}"] if pair.score else []
     # Where a ceiling is not identified there is no A to print, nor what hangs on it.
     if not any(r.too_short or r.vetoes for r in (pair.first, pair.second)):
         rows += _parameters(pair)
     if pair.score:
         rows.append(_difference("score", pair.score))
-        title.append(f"  score at {n.amount(pair.at)} {unit}", style="not bold dim")
-    columns = [("", "left"), (n.short(pair.first.name, 16), "right"), (n.short(pair.second.name, 16), "right"),
+    columns = [("", "left"), (n.short(pair.first.name, 14), "right"), (n.short(pair.second.name, 14), "right"),
                ("difference", "right"), (level, "left")]  # fmt: skip
-    return [Text(""), title, *([grid(columns, rows)] if rows else []), lines(pair.reasons, "-", "dim")]
+    return [Text(""), title, *([grid(columns, rows)] if rows else []), lines([*where, *pair.reasons], "-", "dim")]
 
 
 def _parameters(pair: Pair) -> list[list[str]]:
