@@ -48,6 +48,18 @@ def test_trap_31_restart_seen_in_training_rows_decides_evaluations(tmp_path: Pat
     assert said(curve.notes, "1 row repeated by a restart at step 320")
 
 
+def test_trap_31_restart_with_a_step_column_for_each_kind_of_row(tmp_path: Path) -> None:
+    rows: list[dict[str, float]] = []
+    for steps, shift in ((range(352), 0.0), (range(320, 400), 0.1)):
+        for n in steps:
+            rows.append({"train/global_step": n, "train/loss": 1.0})
+            if n % 50 == 0:
+                rows.append({"eval/global_step": n, "eval/acc": n / 1000 + shift})
+    curve = curve_of(tmp_path, rows)
+    assert close(curve.compute, range(0, 400, 50))
+    assert close(curve.score[-1], 0.45)
+
+
 def test_trap_31_block_that_stands_twice(tmp_path: Path) -> None:
     curve = curve_of(tmp_path, series(range(50)) * 2)
     assert len(curve) == 50

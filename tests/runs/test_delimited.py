@@ -172,6 +172,7 @@ def test_wide_csv_of_runs_under_their_own_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="choose one with --y: baseline, ours"):
         read_curve(path)
     assert close(read_curve(path, run="ours").score[-1], 19 / 30)
+    assert close(read_run(path, run="ours").curve().score[-1], 19 / 30)
     assert close(read_curve(path, y="baseline").score[-1], 19 / 40)
 
 

@@ -169,6 +169,7 @@ def test_parquet(tmp_path: Path) -> None:
         (b"\n \n", "is empty"),
         (b"PK\x03\x04" + b"x" * 99, "zip archive or Excel"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 99, "picture"),
+        (b"log".ljust(257, b"\0") + b"ustar" + b"\0" * 300, "tar archive"),
         (b"<!DOCTYPE html>\n<html></html>", "web page"),
         (b"\x80\x04\x95" + b"\0" * 50, "pickle"),
         (bytes(range(256)), "unknown binary data"),

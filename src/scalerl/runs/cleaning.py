@@ -218,10 +218,11 @@ def to_fraction(y: FloatArray, name: str, scale: Scale, path: str, notes: list[s
             "so the pass rate is (reward + 1) / 2; --scale none keeps it as it is."
         )
         return np.clip((y + 1) / 2, 0.0, 1.0)
+    percent = " (--scale percent if these are percents)" if low >= 0 and 2 < high <= 100 else ""
     span = f"from {low:.4g} to {high:.4g}"
     raise InputError(
         f"{path}: {name!r} runs {span}, so it is a shaped reward and not a pass rate; choose a pass rate with --y, "
-        f"or give its range with --scale {min(low, 0.0):.2g}:{_round_up(high):g}"
+        f"or give its range with --scale {min(low, 0.0):.2g}:{_round_up(high):g}{percent}"
     )
 
 

@@ -108,6 +108,8 @@ def _finish(file: Path, table: Table) -> Table:
 
 
 def _signature(head: bytes) -> str | None:
+    if head[257:262] == b"ustar":
+        return "a tar archive; unpack it and name the log in it"
     start = head.lstrip()[:32].lower()
     return next((what for signature, what in _SIGNATURES if start.startswith(signature.lower())), None)
 

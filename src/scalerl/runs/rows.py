@@ -90,6 +90,8 @@ class RowCollector:
             for index, values in parts:
                 cells[index] = values
             filled = np.flatnonzero(cells != "")
+            if not filled.size:
+                continue
             numbers = columns.get(name, np.full(0, np.nan))
             numeric = int(np.count_nonzero(~np.isnan(numbers)))
             if numeric and numeric >= filled.size:
@@ -128,16 +130,25 @@ class RowCollector:
         if nested:
             self._add_nested(key, [values[i] for i in nested], rows[nested])
         numbers = np.full(len(values), np.nan)
+        texts: list[str] = []
+        places: list[int] = []
         for i, value in enumerate(values):
-            if isinstance(value, Mapping):
-                continue
             if isinstance(value, str):
-                numbers[i] = self._number_or_text(key, value, int(rows[i]))
+                number = parse_number(value)
+                if number is None:
+                    texts.append(value)
+                    places.append(i)
+                    continue
+                if value.rstrip().endswith("%"):
+                    self._percent.add(key)
+                numbers[i] = number
             elif isinstance(value, list | tuple):
                 numbers[i] = self._list_mean(key, value)
-            else:
+            elif not isinstance(value, Mapping):
                 numbers[i] = to_float(value)
-        if len(nested) < len(values):
+        if texts:
+            self._put_text(key, rows[places], texts)
+        if len(nested) + len(texts) < len(values):
             self._put(key, rows, numbers)
 
     def _add_labels(self, key: str, values: Sequence[str], index: Index) -> bool:
@@ -150,6 +161,9 @@ class RowCollector:
         return True
 
     def _put_text(self, key: str, index: Index, values: list[str]) -> None:
+        if any(len(v) > LONGEST_TEXT for v in values):
+            self._long.add(key)
+            values = [v if len(v) <= LONGEST_TEXT else "" for v in values]
         cells = np.empty(len(values), dtype=object)
         cells[:] = values
         if key in self._texts or len(self._texts) < _MOST_COLUMNS:
@@ -162,18 +176,6 @@ class RowCollector:
         for keys, members in groups.items():
             for inner, values in zip(keys, zip(*[objects[i].values() for i in members], strict=True), strict=True):
                 self._add_values(f"{key}/{inner}", values, rows[members])
-
-    def _number_or_text(self, key: str, value: str, row: int) -> float:
-        number = parse_number(value)
-        if number is not None:
-            if value.rstrip().endswith("%"):
-                self._percent.add(key)
-            return number
-        if len(value) > LONGEST_TEXT:
-            self._long.add(key)
-        else:
-            self._put_text(key, np.array([row]), [self._shared.setdefault(value, value)])
-        return math.nan
 
     def _list_mean(self, key: str, values: Sequence[Any]) -> float:
         numbers = [to_float(v) for v in values if not isinstance(v, str | list | tuple | Mapping)]

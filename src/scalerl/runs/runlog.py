@@ -251,6 +251,9 @@ class RunLog:
         step = compute.column_values(self.table, name)
         assert step is not None
         step = np.where(np.isfinite(step), step, np.nan)
+        if name.endswith("global_step"):  # OpenRLHF counts in `eval/global_step` and `train/global_step` by turns
+            for other in (n for n in steps if n.endswith("global_step") and n != name):
+                step = np.where(np.isnan(step), self.columns[other], step)
         epochs = [n for n in aliases.find(self.columns, aliases.EPOCHS) if n != name]
         step = cleaning.unroll_epochs(step, self.columns[epochs[0]] if epochs else None, notes)
         order = cleaning.order_rows(step, [score, self._reference(score)], score, name, notes)
@@ -286,7 +289,13 @@ def read_run(path: str | Path, run: str | None = None, run_column: str | None = 
     """
     table = reshape(read_table(path))
     log = RunLog(str(path), table, selection.run_labels(table, run_column, str(path)))
-    return log if run is None or (log.labels is None and run in log.columns) else log.run(run)
+    if run is None:
+        return log
+    if log.labels is None and run in log.columns:  # a wide table: the run is a column
+        kept = {run, *aliases.axis_candidates(log.columns)}
+        table = Table({n: c for n, c in log.columns.items() if n in kept}, table.text, table.notes, table.format)
+        return RunLog(log.path, table)
+    return log.run(run)
 
 
 def read_curve(
