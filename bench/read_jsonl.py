@@ -2,7 +2,8 @@
 
     python bench/read_jsonl.py [--rows 1000000]
 
-Variants: `clean` (8 keys a row), `mixed` (train and eval rows, NaN literals). `peak_rss_mb` is of the whole process.
+Variants: `clean` (8 keys a row), `mixed` (train and eval rows, NaN literals). `peak_rss_mb` and
+`cpu_seconds` are of the whole process.
 Left out on purpose: the time to make the file, and a cold disk.
 """
 
@@ -22,8 +23,10 @@ from scalerl.runs import read_run
 log = read_run(sys.argv[1])
 curve = log.curve()
 seconds = time.perf_counter() - start
+cpu = time.process_time()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
-result = {"rows": log.table.rows, "points": len(curve), "seconds": round(seconds, 2), "peak_rss_mb": round(peak)}
+result = {"rows": log.table.rows, "points": len(curve), "seconds": round(seconds, 2)}
+result |= {"cpu_seconds": round(cpu, 2), "peak_rss_mb": round(peak)}
 print(json.dumps(result))
 """
 

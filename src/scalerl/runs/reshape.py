@@ -74,7 +74,7 @@ def splits(table: Table) -> Table:
     """A text column with train and eval: metrics that stand in both kinds of rows become `train/x` and `eval/x`."""
     for name in aliases.find(table.text, aliases.SPLIT_COLUMNS):
         words = {word: word.strip().lower() for word in set(table.text[name])}
-        labels = np.array([words[word] for word in table.text[name]], dtype=object)
+        labels = np.array(list(map(words.__getitem__, table.text[name])), dtype=object)
         kinds = [k for k in dict.fromkeys(labels) if k]
         if len(kinds) < 2 or not set(kinds) <= _SPLIT_WORDS:
             continue

@@ -146,6 +146,9 @@ class RowCollector:
                 numbers[i] = self._list_mean(key, value)
             elif not isinstance(value, Mapping):
                 numbers[i] = to_float(value)
+        if any(len(t) > LONGEST_TEXT for t in texts):
+            self._long.add(key)
+            texts = [t if len(t) <= LONGEST_TEXT else "" for t in texts]
         if texts:
             self._put_text(key, rows[places], texts)
         if len(nested) + len(texts) < len(values):
@@ -161,9 +164,6 @@ class RowCollector:
         return True
 
     def _put_text(self, key: str, index: Index, values: list[str]) -> None:
-        if any(len(v) > LONGEST_TEXT for v in values):
-            self._long.add(key)
-            values = [v if len(v) <= LONGEST_TEXT else "" for v in values]
         cells = np.empty(len(values), dtype=object)
         cells[:] = values
         if key in self._texts or len(self._texts) < _MOST_COLUMNS:
