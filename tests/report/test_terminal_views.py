@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scalerl import words
 from scalerl.curves import Forecast, forecast
 from scalerl.report import terminal
 from scalerl.report.terminal import calibration_lines, forecast_view, lines, reading_view, render, verdict_view
@@ -62,7 +63,8 @@ def test_no_number_is_cut_whatever_the_unit_is_called() -> None:
     text = render(forecast_view(fc))
     for row in fc.table:
         assert f"{row.score:.3f} [{row.low:.3f}, {row.high:.3f}]" in text
-        assert f"[{row.gain_low + 0.0:+.3f}, {row.gain_high:+.3f}]" in text
+        assert f"[{words.signed(row.gain_low)}, {words.signed(row.gain_high)}]" in text
+    assert "A collapse that has not begun cannot be forecast." in text
 
 
 def test_ascii_boxes_where_the_encoding_has_no_others(answer: Forecast) -> None:

@@ -31,6 +31,7 @@ MEANING = {
     "NO-FORECAST": "no verdict can be given",
 }
 INDENT = 2
+_UNSEEN = "A collapse that has not begun cannot be forecast."
 
 
 def render(parts: Iterable[RenderableType], width: int = 80, colour: bool = False, encoding: str = "utf-8") -> str:
@@ -118,7 +119,7 @@ def forecast_view(fc: Forecast) -> list[RenderableType]:
     there = f"weight, and score at {n.amount(fc.budget)} {n.plural(fc.curve.unit)}"
     parts += _section(heading("Laws", there), _families(fc))
     parts += _section(heading("This run's own past", "what earlier forecasts would have said"), _backtest(fc))
-    parts += _section(heading("Calibration"), lines(calibration_lines(fc)))
+    parts += _section(heading("Calibration"), lines([*calibration_lines(fc), _UNSEEN]))
     if fc.warnings:
         parts += _section(heading("Warnings"), lines(fc.warnings, "!", "yellow"))
     return parts
@@ -149,7 +150,7 @@ def _ceiling(fit: Fit, level: float) -> list[str]:
     if fit.A <= fit.R0:
         return ["A", n.NEVER, "", "no ceiling: the fitted curve does not rise"]
     if reach < 1.5:
-        return ["A", n.NEVER, "", f"not identified: C/C_mid is {reach:.2f}, it shows from 1.5 on"]
+        return ["A", n.NEVER, "", f"not identified below C/C_mid 1.5; it is {reach:.2f}"]
     state = f"ceiling; C/C_mid is {reach:.2f}" + (": provisional below 3" if reach < 3 else "")
     return ["A", n.score(fit.A), n.between(*fit.interval("A", level)), state]
 
