@@ -189,6 +189,30 @@ def test_percent_in_free_text(tmp_path: Path) -> None:
     assert said(curve.notes, "percent sign")
 
 
+def test_a_block_of_lines_a_step(tmp_path: Path) -> None:
+    block = "\n===== Step {n}/100 =====\nTraining Results:\n  • Loss: 0.0123\n  • Avg Reward: {r}\n  • Total step time: 60.0s\n"
+    path = save(tmp_path, "batch_size: 64\n" + "".join(block.format(n=n, r=n / 40) for n in range(1, 20)))
+    assert close(read_curve(path).score, [n / 40 for n in range(1, 20)])
+    assert close(read_curve(path, devices=60).compute, range(1, 20))
+
+
+def test_progress_bar_with_values_behind_it(tmp_path: Path) -> None:
+    line = "\rTrain epoch [1/1]:  {n}%|██  | {n}/100 [00:10<01:00, 1.1s/it, policy_loss=0.01, reward=0.{n}, response_length=200]"
+    curve = read_curve(save(tmp_path, "".join(line.format(n=n) for n in range(10, 30))))
+    assert close(curve.compute, range(10, 30))
+    assert close(curve.score, [n / 100 for n in range(10, 30)])
+
+
+def test_steps_under_the_names_of_trainers(tmp_path: Path) -> None:
+    text = "".join(
+        f"INFO - {{'reward/avg_raw_reward': 0.1, 'trainer/global_step': {n}, 'eval/all/avg_score': 0.5}}\n"
+        for n in range(9)
+    )
+    curve = read_curve(save(tmp_path, text))
+    assert (curve.unit, curve.score_name) == ("step", "eval/all/avg_score")
+    assert not said(curve.notes, "hold no step")
+
+
 @pytest.mark.parametrize(
     "text", ["hello\nworld\n", "model=Qwen lr=1e-6\nseed=3\n", "12:00:01 starting\n12:00:02 done\n"]
 )

@@ -193,6 +193,26 @@ def test_split_column_prefers_held_out(tmp_path: Path) -> None:
     assert close(curve.score, [n / 20 for n in range(8)])
 
 
+def test_markdown_table(tmp_path: Path) -> None:
+    rows = [f"| {n} | 0.01 | {n / 40:.3f} |" for n in range(1, 20)]
+    curve = read_curve(save(tmp_path, table("| Step | Training Loss | reward |", "|------|:---:|---|", *rows)))
+    assert close(curve.compute, range(1, 20))
+    assert curve.score_name == "reward"
+
+
+def test_names_in_a_comment(tmp_path: Path) -> None:
+    curve = read_curve(save(tmp_path, "# iteration pass_rate\n1 0.2\n2 0.3\n3 0.5\n"))
+    assert curve.score_name == "pass_rate"
+
+
+def test_steps_within_text(tmp_path: Path) -> None:
+    for cell in ("checkpoint-{n}", "step_{n}", "{n}/500", "ckpts/step-{n}"):
+        rows = [cell.format(n=n) + f",{n / 500}" for n in range(100, 500, 100)]
+        curve = read_curve(save(tmp_path, table("checkpoint,accuracy", *rows)))
+        assert close(curve.compute, [100, 200, 300, 400]), cell
+        assert curve.unit == "step"
+
+
 def test_names_only(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="column names but no rows"):
         read_run(save(tmp_path, "step,acc\n"))

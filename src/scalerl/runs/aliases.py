@@ -21,10 +21,10 @@ COMPUTE = (
 )
 STEPS = (
     "train/global_step", "trainer/global_step", "training/global_step", "global_step", "globalstep",
-    "train/step", "training_step", "trainer/step", "step", "steps", "train_step", "optimizer_step",
+    "train/step", "training_step", "trainer/step", "step", "steps", "current_steps", "train_step", "optimizer_step",
     "update", "num_updates", "updates", "policy_version", "iteration", "iterations", "iter", "it",
     "progress/batch", "progress/step", "rollout/step", "eval/global_step", "eval/step", "round", "batch",
-    "batch_idx", "training_iteration", "t",
+    "batch_idx", "training_iteration", "t", "checkpoint", "checkpoint_step", "ckpt", "ckpt_step",
 )
 TOKENS = (
     "num_tokens", "train/num_tokens", "num_input_tokens_seen", "train/num_input_tokens_seen", "tokens",

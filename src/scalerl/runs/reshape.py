@@ -10,6 +10,7 @@ from scalerl.runs import aliases
 from scalerl.runs.table import FloatArray, Table, TextColumn, count
 
 _EXPORT_SUFFIX = re.compile(r"__(?:MIN|MAX)$")
+_NUMBERED = re.compile(r"(?:[A-Za-z_.\-/]*[_\-/= ]?)?(\d{1,12})(?:\s*/\s*\d+)?")
 _SPLIT_WORDS = frozenset(
     {"train", "training", "eval", "evaluation", "val", "valid", "validation", "test", "event", "dev", "rollout"}
 )
@@ -17,8 +18,23 @@ _SPLIT_WORDS = frozenset(
 
 def reshape(table: Table) -> Table:
     """All reshapings, each of which leaves a table alone that has not its layout."""
-    for step in (wandb_export, tidy_metrics, splits, tasks, device_hours):
+    for step in (numbered, wandb_export, tidy_metrics, splits, tasks, device_hours):
         table = step(table)
+    return table
+
+
+def numbered(table: Table) -> Table:
+    """Steps within text, as `checkpoint-100` or `7/100`, become numbers."""
+    for name in aliases.find(table.text, aliases.STEPS):
+        cells = list(table.text[name])
+        found = {cell: _NUMBERED.fullmatch(cell.strip()) for cell in set(cells) if cell.strip()}
+        if name in table.columns or not found or not all(found.values()):
+            continue
+        numbers = {cell: float(match[1]) for cell, match in found.items() if match}
+        values = np.array([numbers.get(cell, np.nan) for cell in cells])
+        text = {n: c for n, c in table.text.items() if n != name}
+        notes = [*table.notes, f"{name!r} holds texts such as {cells[-1][:40]!r}: its numbers were taken."]
+        table = Table({**table.columns, name: values}, text, notes, table.format)
     return table
 
 

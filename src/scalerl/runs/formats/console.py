@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from scalerl.errors import InputError
+from scalerl.runs import aliases
 from scalerl.runs.formats import console_lines as lines
 from scalerl.runs.formats.console_lines import Fields
 from scalerl.runs.rows import RowCollector, percent_note
@@ -56,13 +57,15 @@ def _lines(path: Path, notes: list[str]) -> Iterator[str]:
 
 def _kind(path: Path) -> str | None:
     found = {"verl": 0, "dict": 0, "text": 0}
+    in_step = False
     for line in _lines(path, []):
         if lines.verl_fields(line):
             found["verl"] += 1
         elif lines.dict_fields(line):
             found["dict"] += 1
-        elif lines.text_step(line) is not None and lines.text_fields(line)[0]:
-            found["text"] += 1
+        else:
+            in_step |= lines.text_step(line) is not None
+            found["text"] += in_step and bool(lines.text_fields(line)[0])
         if max(found.values()) >= 50:
             break
     if found["verl"]:
@@ -132,7 +135,6 @@ class _Dicts(_Reader):
             self.bars.append((self.total_rows(), done, total))
         for row, broken in lines.dict_rows(line):
             self.broken += broken
-            self.steps_known |= "step" in row or "global_step" in row
             if stamp := lines.time_stamp(line):
                 row["timestamp"] = stamp
             self.trained.append(any(k in row for k in ("loss", "reward", "learning_rate")))
@@ -143,6 +145,7 @@ class _Dicts(_Reader):
 
     def table(self) -> Table:
         table = super().table()
+        self.steps_known |= bool(aliases.step_candidates(table.columns))
         if not self.steps_known and (steps := self._steps(table)) is not None:
             import numpy as np
 
@@ -189,17 +192,36 @@ class _Dicts(_Reader):
 
 
 class _FreeText(_Reader):
+    """A row a step: what stands on the line of the step and on the lines below it, until the next step."""
+
     name = "free text log"
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__(notes)
+        self.row: Fields | None = None
+        self.filled = False
 
     def line(self, line: str) -> None:
         step = lines.text_step(line)
-        if step is None:
+        if step is None and self.row is None:
             return
-        row, percent = lines.text_fields(line)
-        if not row:
-            return
+        fields, percent = lines.text_fields(line)
+        if step is not None:
+            self.flush()
+            self.row = {}
+            if stamp := lines.time_stamp(line):
+                step["timestamp"] = stamp
+        assert self.row is not None
+        self.filled |= bool(fields)
         self.percent |= percent
-        row.update(step)
-        if stamp := lines.time_stamp(line):
-            row["timestamp"] = stamp
-        self.put(row)
+        for name, value in (fields | (step or {})).items():
+            self.row.setdefault(name, value)
+
+    def flush(self) -> None:
+        if self.row and self.filled:
+            self.put(self.row)
+        self.row, self.filled = None, False
+
+    def table(self) -> Table:
+        self.flush()
+        return super().table()

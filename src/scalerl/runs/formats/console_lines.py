@@ -141,9 +141,10 @@ def time_stamp(line: str) -> str | None:
 
 
 def text_step(line: str) -> Fields | None:
-    """The step of a free-text line: `step 7`, `iter=7`, `[7/100]`, `7/100 |`; None if it has none."""
-    if "%|" in line and _BAR.search(line):
-        return None
+    """The step of a free-text line: `step 7`, `iter=7`, `[7/100]`, `7/100 |`, or a progress bar with `reward=0.3`
+    behind it; None if it has none."""
+    if "%|" in line and (bar := _BAR.search(line)):
+        return {"step": _float(bar[1])} if "=" in line[bar.end() :] else None
     found: Fields = {}
     if match := _EPOCH.search(line):
         found["epoch"] = float(match[1])
@@ -164,6 +165,8 @@ _EPOCH_OF = re.compile(r"epoch\s*[:=#]?\s*\[?\s*\d+(?:\.\d+)?\s*/\s*\d+", re.IGN
 def text_fields(line: str) -> tuple[Fields, set[str]]:
     """`key=value` and `key: value` of a line, and the keys whose value had a percent sign (made a fraction)."""
     body = _CLOCK.sub(" ", _STAMP.sub(" ", line))
+    if "%|" in body and (bar := _BAR.search(body)):
+        body = body[bar.end() :]
     row: Fields = {}
     percent: set[str] = set()
     for match in _FIELD.finditer(body):

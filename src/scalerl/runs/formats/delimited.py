@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from scalerl.errors import InputError
 from scalerl.runs import aliases
 from scalerl.runs.formats.console_lines import is_console
@@ -20,6 +22,7 @@ from scalerl.runs.table import Table, count
 
 DELIMITERS = (",", "\t", ";", "|")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?%?")
+_RULE = re.compile(r"[\s|:+-]*\|[\s|:+-]*-[\s|:+-]*")  # the line below the names of a Markdown table
 _GROUP = 8192
 _NAMES = {",": "CSV", "\t": "TSV", ";": "CSV (semicolons)", "|": "CSV (bars)", " ": "table with blanks"}
 
@@ -61,6 +64,7 @@ class _Lines:
         self._pieces = iter(pieces)
         self._first = self._split(next(self._pieces, b""))
         self.ended = True
+        self.comment = ""  # the last one before the first row, which may hold the names
 
     def peek(self) -> list[str]:
         return self._first[:200]
@@ -78,7 +82,9 @@ class _Lines:
 
     def _mark(self, lines: list[str]) -> list[str]:
         self.ended = not lines or lines[-1].endswith("\n")
-        return [line for line in lines if line.strip() and not line.startswith("#")]
+        if not self.comment:
+            self.comment = next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), "")
+        return [line for line in lines if line.strip() and not line.startswith("#") and not _RULE.fullmatch(line)]
 
 
 class _Reader:
@@ -94,8 +100,12 @@ class _Reader:
         cells = self._cells(lines)
         first = next(cells, [])
         if first and all(_is_number(c) for c in first if c.strip()):
-            self.header = ["step", "score"] if len(first) == 2 else [f"column_{i + 1}" for i in range(len(first))]
-            self.notes.append(f"No header line: the columns are called {', '.join(self.header)}.")
+            names = lines.comment.split(None if self.delimiter == " " else self.delimiter)
+            if len(names) == len(first):
+                self.header = self._unique([n.strip() for n in names])
+            else:
+                self.header = ["step", "score"] if len(first) == 2 else [f"column_{i + 1}" for i in range(len(first))]
+                self.notes.append(f"No header line: the columns are called {', '.join(self.header)}.")
             batch = [first]
         else:
             self.header = self._unique([c.strip().strip('"') for c in first])
@@ -210,7 +220,10 @@ class _Reader:
             self.notes.append(
                 f"{count(self.long, 'line')} with more cells than column names: the surplus was left out."
             )
-        return self.rows.table(_NAMES[self.delimiter], self.notes)
+        table = self.rows.table(_NAMES[self.delimiter], self.notes)
+        for name in [n for n, c in table.columns.items() if re.fullmatch(r"column_\d+", n) and np.isnan(c).all()]:
+            del table.columns[name]  # the empty cells at the edges of a Markdown table
+        return table
 
 
 def _is_number(cell: str) -> bool:
@@ -230,7 +243,8 @@ def _is_lonely_header(line: str) -> bool:
 
 def _lines_of(head: bytes) -> list[str]:
     text = head.decode("utf-8", errors="ignore").replace("\r\n", "\n").replace("\r", "\n")
-    return [line for line in text.split("\n") if line.strip() and not line.startswith("#")][:200]
+    lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
+    return [line for line in lines[:200] if not _RULE.fullmatch(line)]
 
 
 def _sniff(head: bytes) -> str | None:
