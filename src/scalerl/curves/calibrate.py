@@ -50,7 +50,7 @@ def calibrate(
     table = _multipliers(cases, leave_out=None)
     without = {source: _multipliers(cases, leave_out=source) for source in sources}
     about = {
-        "method": "conformal quantile of |miss| by reach, at most 3 curves' weight a source, never below 1",
+        "method": "conformal quantile of |miss| by reach, never below 1",
         "curves": len(unique),
         "sources": {s: sum(b.source == s for b in unique) for s in sources},
         **(provenance or {}),
@@ -81,7 +81,7 @@ def _raw_cases(bank: Sequence[BankCurve], level: float, prior: Prior) -> list[tu
 def _multipliers(cases: dict[float, list[tuple[str, Case]]], leave_out: str | None) -> np.ndarray[Any, Any]:
     rows = []
     for level, pairs in cases.items():
-        misses = [(case.reach, source, case.miss(level)) for source, case in pairs if source != leave_out]
+        misses = [(case.reach, case.miss(level)) for source, case in pairs if source != leave_out]
         # Never narrower than the posterior itself: the bank is small, and a model that has seen the points is not.
         rows.append(np.maximum(conformal_multipliers(misses, level), 1.0))
     # A wider level never has a narrower interval, whatever the small bank says.

@@ -1,10 +1,9 @@
 """The shipped calibration: by how much the raw intervals are widened, learnt from a bank of real runs.
 
 For each curve of the bank and each reach r = end / cut, the raw interval's miss is z, the distance of the actual end
-from the median in half-widths. The multiplier at r is the conformal quantile of |z| over the bank (each source
-counts at most as `SOURCE_CAP` curves), smoothed over neighbouring r. `scalerl calibrate` makes the table; a curve
-of the bank is recognised by its points and gets the multipliers learnt without its source, so that no curve
-calibrates itself.
+from the median in half-widths. The multiplier at r is the conformal quantile of |z| over the bank, smoothed over
+neighbouring r. `scalerl calibrate` makes the table; a curve of the bank is recognised by its points and gets the
+multipliers learnt without its source, so that no curve calibrates itself.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from scalerl.runs import Curve
 FloatArray = NDArray[np.float64]
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 REACHES = (1.5, 2.0, 3.0, 4.0, 6.0)
-SOURCE_CAP = 3.0
+_BANDWIDTH = 0.2
+"""Of the smoothing over log reach: half the way from 2x to 3x."""
 _TABLE = Path(__file__).with_name("calibration.json")
 
 
@@ -78,29 +78,23 @@ def fingerprint(curve: Curve) -> str:
 
 
 def conformal_multipliers(
-    misses: Sequence[tuple[float, str, float]], level: float, reaches: Sequence[float] = REACHES
+    misses: Sequence[tuple[float, float]], level: float, reaches: Sequence[float] = REACHES
 ) -> FloatArray:
     """(len(reaches),) conformal quantile of |z| at `level` around each reach.
 
     Args:
-        misses: (reach, source, |z|) of each backtest.
+        misses: (reach, |z|) of each backtest.
         level: nominal coverage; z is in half-widths of the raw interval at this level.
     """
     if not misses:
         raise InputError("no backtest to calibrate from: give curves with at least 12 points")
-    log_reach = np.log([m[0] for m in misses])
-    z = np.array([m[2] for m in misses])
-    sources = [m[1] for m in misses]
-    # A source with many curves (seeds and variants of one set-up) is worth SOURCE_CAP of them.
-    share = np.array([min(1.0, SOURCE_CAP * len(reaches) / sources.count(s)) for s in sources])
-    order = np.argsort(z)
+    reach_of, z = np.array(sorted(misses, key=lambda miss: miss[1])).T
     found = []
     for reach in reaches:
-        kernel = share * np.exp(-0.5 * ((log_reach - np.log(reach)) / 0.35) ** 2)
-        total = kernel.sum()
+        kernel = np.exp(-0.5 * (np.log(reach_of / reach) / _BANDWIDTH) ** 2)
         # The +1 of the conformal quantile: the run to come is one more draw.
-        rank = np.cumsum(kernel[order]) / (total + kernel.max())
-        found.append(z[order][min(int(np.searchsorted(rank, level)), z.size - 1)])
+        rank = np.cumsum(kernel) / (kernel.sum() + 1)
+        found.append(z[min(int(np.searchsorted(rank, level)), z.size - 1)])
     return np.array(found)
 
 
