@@ -53,3 +53,13 @@ def test_short_keeps_both_ends_and_drops_the_ending() -> None:
 @pytest.mark.parametrize(("compute", "unit"), [(21234.0, 1e4), (50.0, 10.0), (0.4, 0.1), (0.0, 1.0)])
 def test_handy_unit(compute: float, unit: float) -> None:
     assert n.handy_unit(compute) == pytest.approx(unit)
+
+
+@pytest.mark.parametrize(("value", "text"), [(1e4, "10k"), (100.0, "100"), (1e6, "1M"), (0.1, "0.1"), (1e21, "1e+21")])
+def test_brief(value: float, text: str) -> None:
+    assert n.brief(value) == text
+
+
+def test_nominal_level_is_not_rounded() -> None:
+    assert n.nominal(0.975) == "97.5 %"
+    assert n.nominal(0.9) == "90 %"

@@ -49,6 +49,19 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share == 0 or share >= 0.01 else f"{100 * share:.1f} %"
 
 
+def nominal(level: float) -> str:
+    """A level as it was asked for: 90 %, 97.5 %."""
+    return f"{100 * level:.6g} %"
+
+
+def brief(value: float) -> str:
+    """A round amount in few characters: 10k, 1M, 100."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size <= value < 1e15:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
 def plural(unit: str) -> str:
     """The unit of compute for many: steps, gpu-hours; names that are no word in the singular stay."""
     is_word = unit.isascii() and unit.replace("-", "").isalpha()

@@ -59,9 +59,15 @@ def test_width_is_kept(answer: Forecast, width: int) -> None:
 def test_no_number_is_cut_whatever_the_unit_is_called() -> None:
     curve = risen()
     long = Curve(curve.compute * 1e7, curve.score, unit="thousand-million-processed-tokens")
-    fc = forecast(long, price_per_hour=None)
+    dear = forecast(replace(curve, unit="gpu-hour", compute=curve.compute * 1234), price_per_hour=2.5)
+    for fc in (forecast(long), dear):
+        check_numbers(fc)
+
+
+def check_numbers(fc: Forecast) -> None:
     text = render(forecast_view(fc))
     for row in fc.table:
+        assert row.cost is None or f"{row.cost:,.0f}" in text
         assert f"{row.score:.3f} [{row.low:.3f}, {row.high:.3f}]" in text
         assert f"[{words.signed(row.gain_low)}, {words.signed(row.gain_high)}]" in text
     assert "A collapse that has not begun cannot be forecast." in text

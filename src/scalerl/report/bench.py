@@ -62,7 +62,7 @@ def backtest_view(found: Backtest) -> list[RenderableType]:
                 continue
             rows.append([s.method, str(s.cases), n.percent(s.coverage_of_mean), n.percent(s.coverage), n.score(s.width),
                          n.score(s.median_error), n.score(s.rms_error), n.signed(s.bias), str(s.failures)])  # fmt: skip
-        aside = f"{n.percent(found.level)} intervals for the end, {n.multiple(1 / fraction)} ahead"
+        aside = f"{n.nominal(found.level)} intervals for the end, {n.multiple(1 / fraction)} ahead"
         titles = ["runs", "held", "observed", "width", "median", "RMS", "bias", "failed"]
         parts += [Text(""), heading(f"Cut at {fraction:g}", aside)]
         parts.append(grid([("method", "left"), *((t, "right") for t in titles)], rows))
@@ -79,7 +79,7 @@ def calibration_view(table: Calibration, written: str | None) -> list[Renderable
 
     reaches = [(n.multiple(reach), "right") for reach in REACHES]
     rows = [
-        [n.percent(level), *(f"{m:.2f}" for m in row)] for level, row in zip(LEVELS, table.multipliers, strict=True)
+        [n.nominal(level), *(f"{m:.2f}" for m in row)] for level, row in zip(LEVELS, table.multipliers, strict=True)
     ]
     about = ", ".join(f"{source} ({runs})" for source, runs in table.provenance.get("sources", {}).items())
     parts: list[RenderableType] = [

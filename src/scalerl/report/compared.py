@@ -28,7 +28,7 @@ MOST_PAIRS = 15
 
 def comparison_view(found: Comparison, unfit: Sequence[str] = ()) -> list[RenderableType]:
     """Recipes with their parameters, the ranking, the pairs."""
-    level, unit = n.percent(found.level), n.plural(found.unit)
+    level, unit = n.nominal(found.level), n.plural(found.unit)
     parts: list[RenderableType] = [Text(""), heading("Recipes", f"{level} intervals; C_mid in {unit}")]
     parts.append(_recipes(found))
     parts += [Text(""), heading("Ranking", "ceiling first, then efficiency"), _ranking(found)]

@@ -82,8 +82,7 @@ def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], gap:
     """A table without lines: (heading, "left" or "right") a column."""
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     for title, side in columns:
-        right = side == "right"
-        table.add_column(Text(title), justify="right" if right else "left", overflow="fold", no_wrap=right)
+        table.add_column(Text(title), justify="right" if side == "right" else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
     return Padding(table, (0, 0, 0, INDENT))
@@ -129,7 +128,7 @@ def fit_line_view(fit: Fit, level: float) -> list[RenderableType]:
     """The law's numbers with their intervals. A only stands beside C/C_mid, and not at all below 1.5 C_mid."""
     unit = n.plural(fit.curve.unit)
     left_out = f", {n.count(fit.dropped, 'point')} left out as warm-up" if fit.dropped else ""
-    aside = f"{fit.law.name}, {n.count(len(fit.curve), 'point')}{left_out}; {n.percent(level)} intervals"
+    aside = f"{fit.law.name}, {n.count(len(fit.curve), 'point')}{left_out}; {n.nominal(level)} intervals"
     rows = [_ceiling(fit, level)]
     middle = n.between(*fit.interval("C_mid", level), form="amount")
     rows += [
@@ -192,7 +191,7 @@ def _sentence(text: str) -> str:
 
 
 def _now(fc: Forecast) -> str:
-    return f"{n.percent(fc.level)} intervals of the mean score, which now is {n.score(_score_now(fc))}"
+    return f"{n.nominal(fc.level)} intervals of the mean score, which now is {n.score(_score_now(fc))}"
 
 
 def _score_now(fc: Forecast) -> float:
@@ -209,7 +208,7 @@ def _forecast_table(fc: Forecast) -> RenderableType:
         "",
         "score",
         "gain",
-        f"per {n.amount(per, 1)}",
+        f"per {n.brief(per)}",
         *(["cost"] if priced else []),
     ]
     now = [n.amount(last), "now", "", "", _marginal(fc.marginal_now, per), ""]
@@ -223,7 +222,7 @@ def _forecast_table(fc: Forecast) -> RenderableType:
             _marginal(row.marginal, per),
         ]
         rows.append(cells + ([n.amount(row.cost)] if priced else []))
-    meaning = f"per {n.amount(per, 1)}: the gain that the next {n.amount(per, 1)} {n.plural(unit)} bring at that point."
+    meaning = f"per {n.brief(per)}: the gain that the next {n.amount(per, 1)} {n.plural(unit)} bring at that point."
     return Group(
         grid([(title, "right") for title in titles], rows, gap=1 if priced else 2),
         lines([meaning + (" cost: from now on." if priced else "")]),

@@ -19,7 +19,7 @@ _STYLE = {"follows": "green", "follows with a lag": "cyan", "cannot say": "yello
 
 def transfer_view(found: Transfer) -> list[RenderableType]:
     """Words and reasons, association, slope and lag, the downstream score's own fit, notes."""
-    level, unit = n.percent(found.level), n.plural(found.downstream.unit)
+    level, unit = n.nominal(found.level), n.plural(found.downstream.unit)
     title = Text(plain(f"{found.downstream.score_name} against {found.heldout.score_name}: "), style="bold")
     title.append(found.words, style=f"bold {_STYLE.get(found.words, '')}".strip())
     parts: list[RenderableType] = [Text(""), title, lines(found.reasons, "-", "dim")]
