@@ -197,7 +197,7 @@ def test_a_block_of_lines_a_step(tmp_path: Path) -> None:
 
 
 def test_progress_bar_with_values_behind_it(tmp_path: Path) -> None:
-    line = "\rTrain epoch [1/1]:  {n}%|██  | {n}/100 [00:10<01:00, 1.1s/it, policy_loss=0.01, reward=0.{n}, response_length=200]"
+    line = "\rTrain epoch [1/1]:  {n}%|██  | {n}/100 [00:10<01:00, 1s/it, loss=0.01, reward=0.{n}, len=200]"
     curve = read_curve(save(tmp_path, "".join(line.format(n=n) for n in range(10, 30))))
     assert close(curve.compute, range(10, 30))
     assert close(curve.score, [n / 100 for n in range(10, 30)])

@@ -62,14 +62,14 @@ def paper_fit(
 
 
 def grids_for(curve: Curve) -> tuple[FloatArray, FloatArray]:
-    """The published grids where they apply; else the same number of C_mid, and steps of A, around this curve.
+    """The published grids where they apply; else grids of the same size around this curve.
 
     They apply to GPU-hours whose last point lies within 1 to 5 times the published C_mid range, and to scores that
     end inside the published range of A. Elsewhere C_mid runs linearly from 1/400 of the last compute to all of it,
-    and A in steps of .005 from just below the best score up to 1.
+    and A from just below the best score up to 1.
     """
     top, last = float(curve.score.max()), float(curve.compute[-1])
-    A_grid = A_GRID if A_GRID[0] + 0.02 < top < A_GRID[-1] - 0.02 else np.arange(max(top - 0.02, 0.005), 1.0, 0.005)
+    A_grid = A_GRID if A_GRID[0] + 0.02 < top < A_GRID[-1] - 0.02 else np.linspace(top - 0.02, 1.0, A_GRID.size)
     in_hours = curve.unit in ("gpu-hour", "device-hour") and 2_000 <= last <= 200_000
     return A_grid, C_MID_GRID if in_hours else np.linspace(last / 400, last, C_MID_GRID.size)
 
@@ -96,7 +96,9 @@ def _fit_B(
         trial_residual = R0 + gain * trial_share - y
         trial_squared = np.einsum("kn,kn->k", trial_residual, trial_residual)
         better = trial_squared < squared
-        done = np.abs(trial - B) < 1e-6 * (1 + np.abs(B))
+        # SciPy stops at a relative change of 1.5e-8 in the parameter or in the sum of squares; a hundredth of it here.
+        done = np.abs(trial - B) < 1e-10 * (1 + np.abs(B))
+        done |= better & (squared - trial_squared < 1e-10 * squared)
         damping = np.where(better, damping * 0.3, damping * 8.0)
         B, squared = np.where(better, trial, B), np.where(better, trial_squared, squared)
         share = np.where(better[:, None], trial_share, share)

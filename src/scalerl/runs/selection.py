@@ -18,6 +18,8 @@ Labels = NDArray[np.object_]
 def shortlist(names: Iterable[str], most: int = 8) -> str:
     """`a, b, c and 12 more`, for messages of one line."""
     listed = [_plain(n) for n in names]
+    while most > 1 and sum(map(len, listed[:most])) > 600:
+        most -= 1
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 

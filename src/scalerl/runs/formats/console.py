@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from scalerl.errors import InputError
 from scalerl.runs import aliases
 from scalerl.runs.formats import console_lines as lines
@@ -147,8 +149,6 @@ class _Dicts(_Reader):
         table = super().table()
         self.steps_known |= bool(aliases.step_candidates(table.columns))
         if not self.steps_known and (steps := self._steps(table)) is not None:
-            import numpy as np
-
             table.columns["step"] = np.array(steps)
         return table
 
@@ -182,8 +182,6 @@ class _Dicts(_Reader):
         return max(steady, key=lambda g: len({done for _, done in g}), default=[])
 
     def _count_rows(self, table: Table) -> None:
-        import numpy as np
-
         marks = self.trained if any(self.trained) else [True] * table.rows
         table.columns["row"] = np.cumsum(marks).astype(np.float64)
         self.notes.append(
