@@ -53,6 +53,17 @@ def test_hf_dict_lines_without_bars_count_rows(tmp_path: Path) -> None:
     assert close(read_curve(path, factor=5, unit="step").compute, range(5, 60, 5))
 
 
+def test_trap_31_restart_seen_in_the_epoch_where_nothing_tells_the_step(tmp_path: Path) -> None:
+    text = "".join(
+        f"{{'loss': 0.1, 'reward': {n / 100 + s}, 'epoch': {n / 50}}}\n"
+        for e, s in ((30, 0), (50, 0.1))
+        for n in range(e - 30, e)
+    )
+    curve = read_curve(save(tmp_path, text))
+    assert close(curve.compute, range(1, 51))
+    assert said(curve.notes, "10 rows repeated by a restart at row 21")
+
+
 def test_hf_evaluation_rows_stand_at_the_training_row(tmp_path: Path) -> None:
     text = "".join(
         f"{{'loss': 0.1, 'reward': 0.{n}, 'epoch': 0.1}}\n{{'eval_reward': 0.{n}, 'eval_runtime': 2.5, 'epoch': 0.1}}\n"
@@ -190,7 +201,8 @@ def test_percent_in_free_text(tmp_path: Path) -> None:
 
 
 def test_a_block_of_lines_a_step(tmp_path: Path) -> None:
-    block = "\n===== Step {n}/100 =====\nTraining Results:\n  • Loss: 0.0123\n  • Avg Reward: {r}\n  • Total step time: 60.0s\n"
+    block = "\n===== Step {n}/100 =====\nTraining Results:\n  • Loss: 0.0123\n"
+    block += "  • Avg Reward: {r}\n  • Total step time: 60.0s\n"
     path = save(tmp_path, "batch_size: 64\n" + "".join(block.format(n=n, r=n / 40) for n in range(1, 20)))
     assert close(read_curve(path).score, [n / 40 for n in range(1, 20)])
     assert close(read_curve(path, devices=60).compute, range(1, 20))

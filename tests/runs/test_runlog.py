@@ -199,6 +199,13 @@ def test_no_score_at_all_lists_the_columns(tmp_path: Path) -> None:
         read_curve(save(tmp_path, lines({"step": n, "loss": 3.0, "kl": 2.0} for n in range(5))))
 
 
+def test_columns_without_numbers(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'acc' holds no number"):
+        read_curve(save(tmp_path, "step,acc\n0,\n100,\n200,nan\n"))
+    with pytest.raises(InputError, match="'name' holds text"):
+        read_curve(save(tmp_path, "step,acc,name\n1,.1,x\n2,.2,y\n"), y="name")
+
+
 def test_importing_the_readers_is_light() -> None:
     heavy = ("polars", "wandb", "mlflow", "yaml", "torch", "scipy")
     code = f"import sys, scalerl.runs; print([m for m in {heavy} if m in sys.modules])"

@@ -10,6 +10,7 @@ import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.runs import aliases, cleaning, compute, selection
+from scalerl.runs.axis_choice import choose_x
 from scalerl.runs.cleaning import Scale
 from scalerl.runs.curve import Curve
 from scalerl.runs.detect import read_table
@@ -118,7 +119,7 @@ class RunLog:
             y = run  # a wide table with a column a run
         notes = list(self.notes)
         name, score = choose_score(self.table, y, self.path, notes, self._unknown)
-        chosen = self._choose_x(x, score, devices, notes)
+        chosen = choose_x(self.table, x, score, devices, self.path, notes, self._unknown)
         order, step, ordered_by = self._order(chosen, score, notes)
         values = compute.column_values(self.table, chosen)
         assert values is not None  # `_choose_x` gives columns that exist
@@ -179,58 +180,6 @@ class RunLog:
         if unit == "step" and x.size > 3 and x[0] > 10 and x[0] > 5 * float(np.median(np.diff(x))):
             notes.append(f"The log begins at step {x[0]:g}: what came before is not in it.")
 
-    def _choose_x(self, x: X, score: FloatArray, devices: float | None, notes: list[str]) -> str:
-        names = [*self.columns, *self.table.text]
-        if x is not None:
-            found = selection.resolve(x, names)
-            if found is None or compute.column_values(self.table, found) is None:
-                raise self._unknown(x, "x")
-            return found
-        if devices is not None:
-            times = compute.time_candidates(self.table)
-            if not times:
-                raise InputError(
-                    f"{self.path}: --devices needs a column of time and none is known here; "
-                    "name it with --x, or give --factor"
-                )
-            notes.append(f"x = {times[0]!r} x devices (guessed; --x overrides).")
-            return times[0]
-        return self._guess_x(score, notes)
-
-    def _guess_x(self, score: FloatArray, notes: list[str]) -> str:
-        scored = np.isfinite(score)
-        usable = []
-        for name in aliases.axis_candidates([*self.columns, *self.table.text]):
-            values = compute.column_values(self.table, name)
-            if values is None or score is values:
-                continue
-            known = values[np.isfinite(values)]
-            if known.size and (known.size == 1 or known.min() < known.max() or scored.sum() <= 1):
-                usable.append((name, int(np.isfinite(values[scored]).sum())))
-        if not usable:
-            self.table.columns.setdefault("row", np.arange(1.0, self.table.rows + 1))
-            notes.append("x = number of the row, as no column of steps, tokens or time is known here (--x overrides).")
-            return "row"
-        most = max(n for _, n in usable)
-        enough = [(n, there) for n, there in usable if there >= 0.8 * most]
-        name = enough[0][0]
-        if name in aliases.step_candidates([name]):  # of the counts of steps, one that the rows of the score have
-            steps = [
-                (n, there) for n, there in enough if n in aliases.step_candidates([n]) and n not in aliases.LAST_STEPS
-            ]
-            fullest = max((there for _, there in steps), default=0)
-            name = next((n for n, there in steps if there == fullest), name)
-        others = [n for n, _ in usable if n != name]
-        notes.append(
-            f"x = {name!r} (guessed; --x overrides{'; also: ' + selection.shortlist(others, 4) if others else ''})."
-        )
-        if aliases.canonical(name) == "_step" or (self.format == "W&B export" and name == "Step"):
-            notes.append(
-                f"{name!r} is W&B's count of log calls, which need not be the training step; "
-                "export with the step as x axis."
-            )
-        return name
-
     def _order(self, x: str, score: FloatArray, notes: list[str]) -> tuple[cleaning.Order, FloatArray, str | None]:
         """Rows in the order of training, by the step, or by x itself if it counts training."""
         candidates = (
@@ -271,6 +220,10 @@ class RunLog:
         candidates = aliases.axis_candidates(self.columns) if what == "x" else aliases.score_candidates(self.columns)
         listed = candidates or list(self.columns)
         near = selection.nearest(name, self.columns)
+        if name in self.table.text:
+            return InputError(
+                f"{self.path}: column {name!r} holds text, not numbers; candidates: {selection.shortlist(listed)}"
+            )
         option = what if what == "column" else f"column for --{what}"
         asked = selection.shortlist([name])
         return InputError(f"{self.path}: no {option} {asked!r}{near or ';'} candidates: {selection.shortlist(listed)}")

@@ -106,6 +106,11 @@ def _only_bounded(table: Table, path: str) -> list[str]:
     """The one column left that could be a score, in a table whose names tell nothing."""
     axes = set(aliases.axis_candidates(table.columns))
     left = [n for n, c in table.columns.items() if n not in axes and np.isfinite(c).any() and not aliases.ruled_out(n)]
+    empty = [n for n in (*table.columns, *table.text) if aliases.score_rank(n) is not None]
+    if empty:
+        raise InputError(
+            f"{path}: {empty[0]!r} holds no number; choose another column with --y, or wait for the first evaluation"
+        )
     inside = [n for n in left if np.nanmin(table.columns[n]) >= 0 and np.nanmax(table.columns[n]) <= 1]
     if len(inside) == 1:
         return inside

@@ -7,6 +7,7 @@ taken as the kind of line that it holds most of: verl, then dict lines, then fre
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -183,7 +184,16 @@ class _Dicts(_Reader):
 
     def _count_rows(self, table: Table) -> None:
         marks = self.trained if any(self.trained) else [True] * table.rows
-        table.columns["row"] = np.cumsum(marks).astype(np.float64)
+        epochs = table.columns.get("epoch", np.full(table.rows, np.nan))
+        numbers: list[float] = []
+        counted: list[float] = []  # the epoch of each row that was counted, rising
+        for is_step, epoch in zip(marks, epochs.tolist(), strict=True):
+            if is_step:
+                if counted and epoch < counted[-1]:  # a restart: the count goes back to where the epoch stood
+                    del counted[bisect_left(counted, epoch) :]
+                counted.append(epoch if epoch == epoch else (counted[-1] if counted else 0.0))
+            numbers.append(float(len(counted)))
+        table.columns["row"] = np.array(numbers)
         self.notes.append(
             "These lines hold no step: training rows were counted; give --factor N if a row stands for N steps."
         )

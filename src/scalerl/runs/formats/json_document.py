@@ -118,7 +118,7 @@ def _salvage(path: Path, text: str, notes: list[str]) -> list[dict[str, Any]]:
     """Whole objects of a broken document, one after the other, from its first list of objects on."""
     start = text.find("log_history")
     start = text.find("[", max(start, 0)) + 1
-    if start == 0 or text[:start].count("{") > 3:
+    if "log_history" not in text[:start]:
         start = 0
     rows: list[dict[str, Any]] = []
     skipped = 0
@@ -135,7 +135,7 @@ def _salvage(path: Path, text: str, notes: list[str]) -> list[dict[str, Any]]:
         if isinstance(row, dict):
             rows.append(row)
         at = text.find("{", at_end)
-        if "]" in text[at_end : at if at >= 0 else at_end]:
+        if start and "]" in text[at_end : at if at >= 0 else at_end]:
             break
     if rows and skipped == 0 and not text[at_end:].strip(" \n\r\t],}"):
         notes.append(f"Several JSON documents in one file: {count(len(rows), 'row')} read.")
