@@ -58,8 +58,13 @@ class Lag:
     bounded: bool
 
 
-def regress(compute: FloatArray, held_out: FloatArray, downstream: FloatArray, level: float) -> Regression:
-    """Regression of (n,) downstream on (n,) held-out scores at the same computes, n >= 6."""
+def regress(
+    compute: FloatArray, held_out: FloatArray, redrawn: FloatArray, downstream: FloatArray, level: float
+) -> Regression:
+    """Regression of (n,) downstream on (n,) held-out scores at the same computes, n >= 6.
+
+    `redrawn`, (k, n), are held-out scores that its points allow as well; k may be 0.
+    """
     n = compute.size
     design = np.column_stack([np.ones(n), held_out])
     coef, residual = _solve(design, downstream)
@@ -74,7 +79,7 @@ def regress(compute: FloatArray, held_out: FloatArray, downstream: FloatArray, l
     line = max(min(float(r @ r) for r in lines), 1e-12)
     return Regression(
         float(coef[1]), float(coef[1] - half), float(coef[1] + half), float(coef[0]), squared, n * worth,
-        _misfit(design, log_c, downstream, squared, worth), 0.5 * n * worth * float(np.log(line / squared)),
+        _misfit(held_out, redrawn, log_c, downstream, worth), 0.5 * n * worth * float(np.log(line / squared)),
     )  # fmt: skip
 
 
@@ -153,19 +158,27 @@ def _worth(residual: FloatArray) -> float:
     return (1 - rho) / (1 + rho)
 
 
-def _misfit(design: FloatArray, log_c: FloatArray, y: FloatArray, squared: float, worth: float) -> float:
-    """F test of a parabola in log compute beside the held-out score.
+def _misfit(held_out: FloatArray, redrawn: FloatArray, log_c: FloatArray, y: FloatArray, worth: float) -> float:
+    """Test of a parabola in log compute beside the held-out score (Wald, as F).
 
-    The noise's autocorrelation is taken from the fuller model: what the parabola explains is what is tested.
+    The noise's autocorrelation is taken from the fuller model: what the parabola explains is what is tested. What the
+    parabola would mend for the held-out score, whose own points leave its bend open, counts as variance.
     """
-    scaled = (log_c - log_c.mean()) / max(float(log_c.std()), 1e-12)
-    full = np.column_stack([design, scaled, scaled**2])
-    residual = _solve(full, y)[1]
     n = y.size
+    scaled = (log_c - log_c.mean()) / max(float(log_c.std()), 1e-12)
+
+    def design(score: FloatArray) -> FloatArray:
+        return np.column_stack([np.ones(n), score, scaled, scaled**2])
+
+    full = design(held_out)
+    coef, residual = _solve(full, y)
     worth = max(worth, _worth(residual))
     dof = n * worth - 4
     if dof < _LEAST_DOF:
         return 1.0
-    left = max(float(residual @ residual), 1e-12)
-    ratio = max(squared - left, 0.0) / 2 / (left / max(n - 4, 1)) * worth
+    variance = max(float(residual @ residual), 1e-12) / max(n - 4, 1) / worth
+    cov = variance * np.linalg.pinv(full.T @ full)[2:, 2:]
+    if len(redrawn) > 2:
+        cov = cov + np.cov([_solve(design(score), y)[0][2:] for score in redrawn], rowvar=False)
+    ratio = float(coef[2:] @ np.linalg.pinv(cov) @ coef[2:]) / 2
     return float(f.sf(ratio, 2, dof))

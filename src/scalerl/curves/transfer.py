@@ -133,9 +133,14 @@ def transfer(heldout: Curve, downstream: Curve, level: float = 0.9) -> Transfer:
     smooth = smooth_score(heldout, law)
     local = local_score(heldout, x, smooth)
     own, refused = _own_fit(downstream)
-    lag = find_lag(x, smooth, redrawn_scores(law), y, level)
-    straight = regress(x, smooth(x), y, level)
-    lagged = regress(x, smooth(np.maximum(x - lag.compute, 0.0)), y, level)
+    redrawn = redrawn_scores(law)
+    lag = find_lag(x, smooth, redrawn, y, level)
+
+    def regression(shift: float) -> Regression:
+        at = np.maximum(x - shift, 0.0)
+        return regress(x, smooth(at), np.array([score(at) for score in redrawn]), y, level)
+
+    straight, lagged = regression(0.0), regression(lag.compute)
     stretch = [_stretch_means(v) for v in (local, y)]
     levels = associate("levels", local, y, level)
     detrended = associate("detrended", _detrend(x, local), _detrend(x, y), level)
