@@ -115,8 +115,9 @@ class RunLog:
         log = self._single(run, y)
         if log is not self:
             return log.curve(x, y, devices, factor, trials, None, unit, scale)
+        title = self._name()
         if run is not None and y is None and self.labels is None and run in self.columns:
-            y = run  # a wide table with a column a run
+            y = title = run  # a wide table with a column a run
         notes = list(self.notes)
         name, score = choose_score(self.table, y, self.path, notes, self._unknown)
         chosen = choose_x(self.table, x, score, devices, self.path, notes, self._unknown)
@@ -146,7 +147,7 @@ class RunLog:
         weights = choose_trials(self.table, trials, name, order.index[rows], self.path, notes, self._unknown)
         here, fraction, weights = cleaning.merge_equal(here, fraction, weights, notes)
         self._note_late_start(here, ax.unit, notes)
-        return Curve(here, fraction, weights, unit or ax.unit, self._name(), name, tuple(notes))
+        return Curve(here, fraction, weights, unit or ax.unit, title, name, tuple(notes))
 
     def truncation(self, x: X = None, run: str | None = None) -> Truncation | None:
         """The rate of truncated rollouts along the run, or None if the log does not tell (which is not zero)."""
