@@ -155,7 +155,7 @@ def backtest(
                 early = curve.upto(fraction * curve.compute[-1])
                 check_fittable(early)
             except (InputError, ForecastRefused) as reason:
-                skipped.append(f"{curve.name} at {fraction:g}: {reason}")
+                skipped.append(f"{curve.name} at {fraction:g}: {str(reason).removeprefix(curve.name + ': ')}")
                 continue
             for method in methods:
                 low, score, high, failure = _one(method, early, at, level, prior or Prior(), calibration or shipped())

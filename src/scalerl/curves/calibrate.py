@@ -84,7 +84,6 @@ def _multipliers(cases: dict[float, list[tuple[str, Case]]], leave_out: str | No
         misses = [(case.reach, case.miss(level)) for source, case in pairs if source != leave_out]
         # Never narrower than the posterior itself: the bank is small, and a model that has seen the points is not.
         rows.append(np.maximum(conformal_multipliers(misses, level), 1.0))
-    # A wider level never has a narrower interval, whatever the small bank says.
     return np.array(rows)
 
 

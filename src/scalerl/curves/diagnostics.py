@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from scalerl.curves.fit import Fit
+from scalerl.curves.fit import Fit, lag_one
 from scalerl.curves.observations import bin_curve, difference_sd
 from scalerl.runs import Curve
 from scalerl.words import in_words
@@ -70,10 +70,14 @@ def _rise_noise(x: FloatArray, y: FloatArray, all_x: FloatArray, all_y: FloatArr
     """Standard error of the difference of two window means."""
     sd, rho = difference_sd(all_x, all_y), 0.0
     if y.size >= 8:
-        residual = y - isotonic_regression(y).x
-        sd = max(sd, float(np.sqrt(np.mean(residual**2))))
+        monotone = isotonic_regression(y).x
+        residual, levels = y - monotone, np.unique(monotone).size
         power = float(residual @ residual)
-        rho = float(np.clip(residual[1:] @ residual[:-1] / power, 0.0, 0.8)) if power > 0 else 0.0
+        if power > 0:
+            # The monotone fit follows slow noise, so both the spread and the correlation come out too small.
+            sd = max(sd, float(np.sqrt(power / max(y.size - levels, y.size / 3))))
+            seen = max(lag_one(residual), 0.0)
+            rho = min(seen + (1 + 4 * seen) / y.size, 0.85)
     mean_factor = (1 + rho) / (1 - rho) / window
     return max(sd * float(np.sqrt(2 * min(mean_factor, 1.0))), 1e-4)
 

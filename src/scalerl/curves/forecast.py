@@ -29,6 +29,8 @@ DEFAULT_AT = ("1.5x", "2x", "4x")
 TARGET_REACH = 100.0
 """A target is looked for up to this multiple of the compute spent."""
 ROW_VALUES = ("score", "low", "high", "gain", "gain_low", "gain_high")
+CAVEAT = "A collapse that has not begun cannot be forecast."
+"""True of every forecast, so it is said with every one."""
 HOURS = ("gpu-hour", "device-hour", "hour")
 
 
@@ -119,6 +121,7 @@ class Forecast:
                 "reasons": self.reasons,
                 "vetoes": self.vetoes,
                 "warnings": self.warnings,
+                "caveat": CAVEAT,
             }
         )
         return found

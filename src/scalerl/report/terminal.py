@@ -31,7 +31,6 @@ MEANING = {
     "NO-FORECAST": "no verdict can be given",
 }
 INDENT = 2
-_UNSEEN = "A collapse that has not begun cannot be forecast."
 
 
 def render(parts: Iterable[RenderableType], width: int = 80, colour: bool = False, encoding: str = "utf-8") -> str:
@@ -118,7 +117,7 @@ def forecast_view(fc: Forecast) -> list[RenderableType]:
     there = f"weight, and score at {n.amount(fc.budget)} {n.plural(fc.curve.unit)}"
     parts += _section(heading("Laws", there), _families(fc))
     parts += _section(heading("This run's own past", "what earlier forecasts would have said"), _backtest(fc))
-    parts += _section(heading("Calibration"), lines([*calibration_lines(fc), _UNSEEN]))
+    parts += _section(heading("Calibration"), lines([*calibration_lines(fc), CAVEAT]))
     if fc.warnings:
         parts += _section(heading("Warnings"), lines(fc.warnings, "!", "yellow"))
     return parts

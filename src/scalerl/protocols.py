@@ -1,0 +1,75 @@
+"""Floor 0: what the pipeline asks of its engines and tasks. Small on purpose, so that tests can stand in for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from scalerl.types import Batch, Prompt, Rollout
+
+
+class WeightSource(Protocol):
+    """A consistent set of weights of one policy version. The shape of vLLM's own, so that its engines take it."""
+
+    def metadata(self) -> Sequence[tuple[str, str, tuple[int, ...]]]:
+        """(name, dtype, shape) of every tensor, in the order of iteration."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """(name, full tensor) of every tensor."""
+        ...
+
+
+class Generator(Protocol):
+    """Turns prompts into rollouts, without ever stopping for an update of its weights."""
+
+    def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
+        """Queue one rollout for each (group_id, prompt)."""
+        ...
+
+    def poll(self) -> list[Rollout]:
+        """Rollouts that have finished since the last call; never waits."""
+        ...
+
+    def update_weights(self, version: int, source: WeightSource) -> None:
+        """Use these weights from the next token on; running rollouts keep their KV cache."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """Policy version, running and queued rollouts, tokens generated."""
+        ...
+
+
+class Trainer(Protocol):
+    """Takes optimizer steps; knows no algorithm beyond the loss it was made with."""
+
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        """One optimizer step; its statistics."""
+        ...
+
+    def weights(self) -> WeightSource:
+        """The weights after the last step."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write weights, optimizer and random state below `path`."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Restore what `save` wrote."""
+        ...
+
+
+class Task(Protocol):
+    """Prompts and the verifier of their answers."""
+
+    name: str
+
+    def prompts(self, split: str) -> Sequence[Prompt]:
+        """Prompts of a split, "train" or "held-out"; the same on every call."""
+        ...
+
+    def verify(self, prompt: Prompt, completion: str) -> float:
+        """Reward of a completion. Raising excludes the rollout: our failure is not the model's."""
+        ...
