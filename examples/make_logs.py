@@ -39,7 +39,7 @@ class Law:
 
     def __str__(self) -> str:
         rise = f"{self.A - self.R0:.3g} / (1 + ({self.C_mid:,.0f} / C)^{self.B:g})"
-        return f"R(C) = {self.R0:g} + {rise}, C in {self.unit}; its ceiling A is {self.A:g}"
+        return f"R(C) = {self.R0:g} + {rise}, C in {self.unit}; ceiling A = {self.A:g}"
 
 
 RUN = Law(R0=0.40, A=0.65, B=1.6, C_mid=10_000, unit="GPU-hours")
@@ -209,7 +209,7 @@ TEXT_LOGS: dict[str, Callable[[], str]] = {
     "hf_console.log": hf_console,
     "verl_console.log": verl_console,
     "free_text.log": free_text,
-    "tinker_metrics.jsonl": tinker_jsonl,
+    "tinker.jsonl": tinker_jsonl,
     "downstream.jsonl": downstream_jsonl,
     "collapse.csv": collapse_csv,
     "messy.jsonl": messy_jsonl,
@@ -225,7 +225,7 @@ TRUTH: dict[str, Law] = {
     "hf_console.log": HF,
     "verl_console.log": VERL,
     "free_text.log": TEXT,
-    "tinker_metrics.jsonl": TINKER,
+    "tinker.jsonl": TINKER,
     "downstream.jsonl": HELD_OUT,
     "messy.jsonl": MESSY,
     "history.parquet": PARQUET,
