@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalerl import words as n
+from scalerl.curves.forecast import CAVEAT
 
 if TYPE_CHECKING:
     from scalerl.curves import Fit, Forecast
