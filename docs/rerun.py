@@ -3,7 +3,7 @@
     python docs/rerun.py            # or `make docs`; afterwards `git diff` shows what changed
     python docs/rerun.py FILE...    # only these pages
 
-A shown command is a ```console block whose first line is `$ scalerl ...` (or `$ python ...`); the lines after it are
+A shown command is a ```console block whose first line is `$ command`; the lines after it are
 its output, stderr included, from the root of the repository, at 80 columns and without colour. The table between
 the two `measured` marks of docs/method.md is written from the calibration that ships with the package.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SHOWN = re.compile(r"^```console\n\$ (?P<command>(?:scalerl|python) .*)\n(?P<output>(?:.*\n)*?)```$", re.MULTILINE)
+SHOWN = re.compile(r"^```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```$", re.MULTILINE)
 MEASURED = re.compile(r"(?<=<!-- measured: begin -->\n)(?:.*\n)*?(?=<!-- measured: end -->)")
 CALIBRATION = ROOT / "src" / "scalerl" / "curves" / "calibration.json"
 
