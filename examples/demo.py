@@ -179,7 +179,8 @@ def against_law(compute: float, score: float, low: float, high: float) -> str:
 
 
 def say(text: str, mark: str = "") -> None:
-    print(textwrap.fill(mark + text, WIDTH, initial_indent="  ", subsequent_indent="  " + " " * len(mark)))
+    indent = "  " + " " * len(mark)
+    print(textwrap.fill(mark + text, WIDTH, initial_indent="  ", subsequent_indent=indent, break_on_hyphens=False))
 
 
 def typed(command: Sequence[str]) -> None:
