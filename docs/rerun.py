@@ -4,8 +4,9 @@
     python docs/rerun.py FILE...    # only these pages
 
 A shown command is a ```console block whose first line is `$ command`; the lines after it are
-its output, stderr included, from the root of the repository, at 80 columns and without colour. The table between
-the two `measured` marks of docs/method.md is written from the calibration that ships with the package.
+its output, stderr included, from the root of the repository, at 80 columns and without colour. If the last line is
+`...`, only as many lines as before are shown. Tables between two `measured` marks are written from the calibration
+that ships with the package.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ def output_of(command: str) -> str:
     return done.stdout
 
 
+def shown_again(block: re.Match[str]) -> str:
+    """The block with its output of now, shortened where it was."""
+    output, before = output_of(block["command"]), block["output"].splitlines()
+    if before and before[-1] == "...":
+        output = "\n".join([*output.splitlines()[: len(before) - 1], "...", ""])
+    return f"```console\n$ {block['command']}\n{output}```"
+
+
 def measured_table() -> str:
     """What was measured of the shipped calibration, as a table."""
     measured = json.loads(CALIBRATION.read_text())["measured"]
@@ -62,7 +71,7 @@ def measured_table() -> str:
 def main(arguments: list[str]) -> None:
     for page in [Path(a).resolve() for a in arguments] or pages():
         text = page.read_text()
-        new = SHOWN.sub(lambda m: f"```console\n$ {m['command']}\n{output_of(m['command'])}```", text)
+        new = SHOWN.sub(shown_again, text)
         new = MEASURED.sub(lambda _: measured_table(), new)
         if new != text:
             page.write_text(new)
