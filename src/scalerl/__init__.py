@@ -22,7 +22,7 @@ _HOME = {
     "forecast": "scalerl.curves",
     "compare": "scalerl.curves",
     "transfer": "scalerl.curves",
-    "backtest": "scalerl.curves",
+    "backtest": "scalerl.curves.backtest",
     "InputError": "scalerl.errors",
     "ForecastRefused": "scalerl.errors",
     "ScaleRLError": "scalerl.errors",

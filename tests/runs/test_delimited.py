@@ -169,7 +169,7 @@ def test_trap_32_step_of_a_wandb_export_is_doubted(tmp_path: Path) -> None:
 
 def test_wide_csv_of_runs_under_their_own_names(tmp_path: Path) -> None:
     path = save(tmp_path, table("step,baseline,ours", *(f"{n},{n / 40},{n / 30}" for n in range(20))))
-    with pytest.raises(InputError, match="choose one with --y: baseline, ours"):
+    with pytest.raises(InputError, match="holds 2 runs; choose one with --run: baseline, ours"):
         read_curve(path)
     assert close(read_curve(path, run="ours").score[-1], 19 / 30)
     assert close(read_run(path, run="ours").curve().score[-1], 19 / 30)

@@ -102,7 +102,8 @@ class Reading:
         from scalerl.runs import read_run
 
         if path != STDIN:
-            return read_run(path, run=self.run, run_column=self.run_column)
+            log = read_run(path, run=self.run, run_column=self.run_column)
+            return log.run(self.y) if self.y and log.is_run(self.y) else log
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "stdin"
             file.write_bytes(sys.stdin.buffer.read())

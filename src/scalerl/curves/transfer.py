@@ -220,7 +220,8 @@ def _judge(
             "correlate; more evaluations, or less noisy ones, would tell",
             *reasons,
         ]
-    reasons.append(f"the held-out score explains it {np.exp(min(used.line_odds, 20.0)):.0f} times better than a line")
+    times = f"{np.exp(used.line_odds):,.0f}" if used.line_odds < np.log(1e6) else "more than a million"
+    reasons.append(f"the held-out score explains it {times} times better than a line")
     where = f"{in_words(abs(lag.compute), heldout.unit)} ({lag.low:+.4g} to {lag.high:+.4g})"
     if trailing:
         return LAGS, [f"it trails by {where}", *reasons]

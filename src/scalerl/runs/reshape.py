@@ -18,7 +18,7 @@ _SPLIT_WORDS = frozenset(
 
 def reshape(table: Table) -> Table:
     """All reshapings, each of which leaves a table alone that has not its layout."""
-    for step in (numbered, wandb_export, tidy_metrics, splits, tasks, device_hours):
+    for step in (numbered, wandb_export, tidy_metrics, splits, tasks, device_hours, column_a_run):
         table = step(table)
     return table
 
@@ -145,3 +145,25 @@ def device_hours(table: Table) -> Table:
     parts = np.array([table.columns[n] for n in roles])
     total = np.where(np.isnan(parts).all(axis=0), np.nan, np.nansum(parts, axis=0))
     return Table({**table.columns, "compute/device_hours": total}, table.text, list(table.notes), table.format)
+
+
+def column_a_run(table: Table) -> Table:
+    """A wide table of scores, a column a run under the run's own name -> rows with a `run` and a `score`.
+
+    Taken as such if no column has a name known for anything but the axis, and all others hold fractions or percents.
+    """
+    axes = [n for n in table.columns if n in aliases.axis_candidates(table.columns)]
+    runs = [n for n, c in table.columns.items() if n not in axes and np.isfinite(c).any()]
+    known = aliases.score_candidates(table.columns) or any(map(aliases.ruled_out, runs))
+    if not axes or len(runs) < 2 or table.text or known:
+        return table
+    scores = np.stack([table.columns[n] for n in runs])
+    low, high = float(np.nanmin(scores)), float(np.nanmax(scores))
+    if low < 0 or high > 100:
+        return table
+    run_of, row = np.nonzero(~np.isnan(scores))
+    columns = {n: table.columns[n][row] for n in axes}
+    columns["score"] = scores[run_of, row]
+    text: dict[str, TextColumn] = {"run": [runs[i] for i in run_of]}
+    notes = [*table.notes, f"Wide table: {count(len(runs), 'column')} taken as runs: {', '.join(runs[:5])}."]
+    return Table(columns, text, notes, table.format)

@@ -74,6 +74,10 @@ class RunLog:
         labels = self.labels[np.isin(self.labels, [found])]
         return RunLog(self.path, table, labels)
 
+    def is_run(self, y: str) -> bool:
+        """Whether a name asked for as a score is a run: a wide table has a column a run."""
+        return y in self.runs and y not in self.columns
+
     def series(self, name: str) -> FloatArray:
         """(rows,) values of a column.
 
@@ -112,6 +116,8 @@ class RunLog:
         Raises:
             InputError: a name is unknown, several runs are in the log and none is chosen, or the score is no pass rate.
         """
+        if run is None and isinstance(y, str) and self.is_run(y):
+            run, y = y, None
         log = self._single(run, y)
         if log is not self:
             return log.curve(x, y, devices, factor, trials, None, unit, scale)
