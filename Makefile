@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-all lint format types bench clean
+.PHONY: setup demo test test-all lint format types bench docs clean
 
 setup: $(VENV)/.ready
 
@@ -39,6 +39,10 @@ bench: setup
 	$(BIN)/python bench/forecast.py
 	$(BIN)/python bench/read_jsonl.py
 	$(BIN)/python bench/compare.py
+
+docs: setup
+	$(BIN)/python docs/figures/architecture.py
+	$(BIN)/python docs/rerun.py
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
