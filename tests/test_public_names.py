@@ -9,7 +9,7 @@ import scalerl.curves.backtest
 import scalerl.curves.compare
 import scalerl.curves.fit
 import scalerl.curves.forecast
-import scalerl.curves.transfer  # noqa: F401
+import scalerl.curves.transfer
 
 
 @pytest.mark.parametrize("name", scalerl.__all__)
