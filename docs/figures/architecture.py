@@ -24,7 +24,14 @@ FLOORS = [
     (3, [("recipe/", "the algorithm", False)]),
     (2, [("curves/", "law, fit, forecast, compare, backtest", True)]),
     (1, [("runs/", "readers: RunLog, Curve", True)]),
-    (0, [("errors", "one line each", True), ("words", "numbers in words", True), ("types", "rollouts", False)]),
+    (
+        0,
+        [
+            ("errors", "one line each", True),
+            ("words", "numbers in words", True),
+            ("types, protocols", "laid for training", True),
+        ],
+    ),
 ]
 # y, box, what it is: from the log at the bottom to the answer at the top
 FLOW = [
