@@ -15,3 +15,15 @@ class ForecastRefused(ScaleRLError):
     """The data cannot carry a forecast or a fit. The message says which condition failed."""
 
     exit_code = 3
+
+
+class VerifierError(ScaleRLError):
+    """A verifier could not do its work: ours or the user's failure, not the model's, so the rollout is excluded."""
+
+
+class EngineDied(ScaleRLError):
+    """A generator's or trainer's process is gone. The pipeline starts another; it reaches the user only if that fails."""
+
+
+class CheckpointError(ScaleRLError):
+    """A checkpoint could not be written or read. The message names the path and the mend; the training state is intact."""
