@@ -47,7 +47,8 @@ def token_logprobs(
     Returns:
         (n,) log-probabilities and (n,) entropies in nats, fp32 or fp64.
     """
-    logprobs, entropy = _TokenLogprobs.apply(hidden, weight, targets, temperature, fp32, chunk_elements)
+    run: Any = _TokenLogprobs.apply
+    logprobs, entropy = run(hidden, weight, targets, temperature, fp32, chunk_elements)
     return logprobs, entropy
 
 
@@ -93,6 +94,8 @@ class _TokenLogprobs(torch.autograd.Function):
                 part = slice(start, start + rows)
                 logits = head_logits(hidden[part], weight, temperature, fp32)
                 grad = (logits - normaliser[part, None]).exp_().mul_(-grads[0][part, None])
+                # A token that was dropped for its NaN must not poison the others: its gradient is 0, not 0 * NaN.
+                grad.masked_fill_(grads[0][part, None] == 0, 0.0)
                 grad.scatter_add_(1, targets[part, None], grads[0][part, None])
                 if temperature != 1.0:
                     grad /= temperature

@@ -41,6 +41,7 @@ def build_model(config: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = t
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    make: Any = AutoModelForCausalLM.from_config
     settings = dict(config)
     kind = settings.pop("model_type", None)
     if kind is None:
@@ -51,7 +52,7 @@ def build_model(config: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = t
         raise InputError(f"model config: unknown model_type {kind!r}, or a setting it does not take") from error
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = AutoModelForCausalLM.from_config(resolved)
+        model: nn.Module = make(resolved)
     return _ready(model.to(dtype), f"model_type {kind}")
 
 
@@ -118,7 +119,7 @@ def count_parameters(model: nn.Module, active: bool = False) -> int:
     head = head_weight(model)
     config = model.config
     experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
-    share = config.num_experts_per_tok / experts if active and experts else 1.0  # type: ignore[union-attr,operator]
+    share = config.num_experts_per_tok / experts if active and experts else 1.0  # type: ignore[union-attr]
     total = float(head.numel())
     for name, parameter in model.named_parameters():
         if parameter is not embedding and parameter is not head:
@@ -129,8 +130,9 @@ def count_parameters(model: nn.Module, active: bool = False) -> int:
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
     """A bar of one shard says nothing, and would tear the terminal's own display."""
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
+    logging: Any = transformers_logging
     were_on = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

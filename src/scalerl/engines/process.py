@@ -1,0 +1,270 @@
+"""A generator or a trainer in a process of its own, behind the same protocol as in one process.
+
+Commands and answers travel over a pipe, weights through shared memory. A child's error comes back as one line, its
+traceback stands in the child's log. A child that ends is an `EngineDied`; `restart` replaces it. Children outlive
+neither their parent nor a closed pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from scalerl.engines.serve import serve_generator, serve_trainer
+from scalerl.engines.weights import NewestWeights, SharedWeights
+from scalerl.errors import EngineDied
+from scalerl.protocols import WeightSource
+from scalerl.types import Batch, Prompt, Rollout
+
+
+class EngineProcess:
+    """A spawned child and its pipe.
+
+    Args:
+        name: for messages. serve: the child's main function; called as serve(connection, factory, ...).
+        arguments: of `serve` after the connection; they are pickled. log: file for the child's output.
+        threads: of torch in the child.
+    """
+
+    def __init__(
+        self, name: str, serve: Callable[..., None], arguments: Sequence[Any], log: Path | None = None, threads: int = 1
+    ) -> None:
+        self.name, self.log = name, log
+        self._serve, self._arguments, self._threads = serve, tuple(arguments), threads
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._inbox: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
+        self.last_heard = time.monotonic()
+        self.process = context.Process(
+            target=self._serve, args=(theirs, self.log, self._threads, *self._arguments), name=self.name, daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        # The pipe is emptied at once, so that a child never waits for a parent that is busy writing to it.
+        threading.Thread(target=self._listen, args=(self._connection, self._inbox), daemon=True).start()
+
+    def _listen(self, connection: Connection, inbox: queue.SimpleQueue[tuple[str, Any] | None]) -> None:
+        while True:
+            try:
+                message = connection.recv()
+            except (EOFError, OSError):
+                inbox.put(None)
+                return
+            self.last_heard = time.monotonic()
+            inbox.put(message)
+
+    def send(self, command: str, *arguments: Any) -> None:
+        """Raises `EngineDied` where nobody listens any more."""
+        try:
+            self._connection.send((command, arguments))
+        except (BrokenPipeError, ConnectionResetError, OSError) as error:
+            raise self._obituary() from error
+
+    def receive(self, timeout: float | None = 0.0) -> tuple[str, Any] | None:
+        """The next message, or None if there is none within `timeout` seconds (None: wait for it)."""
+        try:
+            message = self._inbox.get(timeout=timeout) if timeout != 0.0 else self._inbox.get_nowait()
+        except queue.Empty:
+            return None
+        if message is None:
+            self._inbox.put(None)  # dead stays dead
+            raise self._obituary()
+        if message[0] == "error":
+            raise EngineDied(f"{self.name}: {message[1]}{self._see_log()}")
+        return message
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the last message; a living generator is silent for little more than `serve.HEARTBEAT_SECONDS`."""
+        return time.monotonic() - self.last_heard
+
+    def restart(self) -> None:
+        """End the child if it still lives, and start a new one with the same arguments."""
+        self.stop(grace=0.0)
+        self._start()
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Ask the child to end; after `grace` seconds it is killed."""
+        if self.process.is_alive() and grace > 0:
+            with contextlib.suppress(OSError):  # it is ending already
+                self._connection.send(("stop", ()))
+            self.process.join(grace)
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self._connection.close()
+
+    def _obituary(self) -> EngineDied:
+        while not self._inbox.empty():  # what it said last explains more than its exit code
+            message = self._inbox.get()
+            if message is not None and message[0] == "error":
+                return EngineDied(f"{self.name}: {message[1]}{self._see_log()}")
+        self._inbox.put(None)
+        self.process.join(5.0)
+        code = self.process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        return EngineDied(f"the {self.name} process {how}{self._see_log()}")
+
+    def _see_log(self) -> str:
+        return f"; see {self.log}" if self.log is not None else ""
+
+
+class GeneratorProcess:
+    """A `Generator` in a process of its own, which decodes without waiting for anybody.
+
+    Args:
+        factory: makes the generator in the child: factory(*arguments), picklable; the result has `step` and `idle`
+            beside the protocol's methods. weights: where updates come from.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Any],
+        arguments: Sequence[Any],
+        weights: SharedWeights,
+        log: Path | None = None,
+        threads: int = 1,
+        name: str = "generator",
+    ) -> None:
+        self._unfinished: dict[tuple[int, str], list[Prompt]] = {}
+        self._state: dict[str, Any] = {}
+        self._version: int | None = None
+        self.engine = EngineProcess(name, serve_generator, (factory, tuple(arguments), weights), log, threads)
+
+    def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
+        for group_id, prompt in prompts:
+            self._unfinished.setdefault((group_id, prompt.prompt_id), []).append(prompt)
+        self.engine.send("submit", list(prompts))
+
+    def poll(self, timeout: float = 0.0) -> list[Rollout]:
+        """Finished rollouts; with a timeout waits that long for the first message."""
+        rollouts: list[Rollout] = []
+        message = self.engine.receive(timeout)
+        while message is not None:
+            kind, value = message
+            if kind == "rollouts":
+                rollouts += value
+            elif kind == "state":
+                self._state = value
+            message = self.engine.receive()
+        for rollout in rollouts:
+            key = (rollout.group_id, rollout.prompt.prompt_id)
+            self._unfinished[key].pop()
+            if not self._unfinished[key]:
+                del self._unfinished[key]
+        return rollouts
+
+    def update_weights(self, version: int, source: WeightSource) -> None:
+        """`source` is not read: the child takes this version from shared memory, or a newer one if it is gone."""
+        self._version = version
+        self.engine.send("update_weights", version)
+
+    def state(self) -> Mapping[str, Any]:
+        """As of the last heartbeat, with the child's own busy and idle seconds."""
+        return self._state
+
+    def unfinished(self) -> list[tuple[int, Prompt]]:
+        """What was submitted and has not come back: lost if the process dies."""
+        return [(group_id, prompt) for (group_id, _), prompts in self._unfinished.items() for prompt in prompts]
+
+    def restart(self, resubmit: bool = True) -> list[tuple[int, Prompt]]:
+        """Replace the process; what was unfinished is returned, and generated again if `resubmit`."""
+        lost = self.unfinished()
+        self.engine.restart()
+        self._unfinished.clear()
+        if self._version is not None:
+            self.engine.send("update_weights", self._version)
+        if resubmit and lost:
+            self.submit(lost)
+        return lost
+
+    def close(self) -> None:
+        self.engine.stop()
+
+
+class TrainerProcess:
+    """A `Trainer` in a process of its own; after each step its weights are in shared memory.
+
+    Args:
+        factory: makes the trainer in the child: factory(*arguments), picklable. weights: where it publishes.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Any],
+        arguments: Sequence[Any],
+        weights: SharedWeights,
+        log: Path | None = None,
+        threads: int = 1,
+        name: str = "trainer",
+    ) -> None:
+        self._weights = weights
+        self._source: NewestWeights | None = None
+        self.busy = False
+        self.engine = EngineProcess(name, serve_trainer, (factory, tuple(arguments), weights), log, threads)
+        self.engine.receive(timeout=None)  # "ready": the first weights are published
+
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        self.start_step(batch)
+        stats: Mapping[str, float] = self._result()
+        return stats
+
+    def start_step(self, batch: Batch) -> None:
+        """Begin a step and return at once; `finished_step` has its statistics."""
+        self._begin("step", batch)
+
+    def finished_step(self, timeout: float = 0.0) -> Mapping[str, float] | None:
+        """Statistics of the step that was started, or None while it runs."""
+        message = self.engine.receive(timeout)
+        if message is None:
+            return None
+        self.busy = False
+        stats: Mapping[str, float] = message[1]
+        return stats
+
+    def weights(self) -> WeightSource:
+        if self._source is None:
+            self._source = NewestWeights(self._weights)
+        return self._source
+
+    def save(self, path: Path) -> None:
+        self.call("save", path)
+
+    def load(self, path: Path) -> None:
+        self.call("load", path)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Any other method of the trainer, in its process."""
+        self._begin(method, *arguments)
+        return self._result()
+
+    def restart(self) -> None:
+        """Replace the process by one in its first state; `load` a checkpoint then."""
+        self.engine.restart()
+        self.busy = False
+        self.engine.receive(timeout=None)
+
+    def close(self) -> None:
+        self.engine.stop()
+
+    def _begin(self, method: str, *arguments: Any) -> None:
+        if self.busy:
+            raise RuntimeError("the trainer is in a step; take its result first")
+        self.engine.send(method, *arguments)
+        self.busy = True
+
+    def _result(self) -> Any:
+        message = self.engine.receive(timeout=None)
+        self.busy = False
+        assert message is not None  # without a timeout it waits
+        return message[1]

@@ -1,0 +1,151 @@
+"""What runs inside an engine's process: take commands from the pipe, work, answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from scalerl.engines.model import named_tensors
+from scalerl.engines.weights import HeldWeights, SharedWeights
+from scalerl.errors import ScaleRLError
+
+HEARTBEAT_SECONDS = 1.0
+_IDLE_WAIT_SECONDS = 0.05
+
+
+def serve_generator(
+    connection: Connection,
+    log: Path | None,
+    threads: int,
+    factory: Callable[..., Any],
+    arguments: Sequence[Any],
+    weights: SharedWeights,
+) -> None:
+    """Decode for ever; between two steps obey what has arrived."""
+    _run(connection, log, threads, lambda: _GeneratorLoop(connection, factory(*arguments), weights).run())
+
+
+def serve_trainer(
+    connection: Connection,
+    log: Path | None,
+    threads: int,
+    factory: Callable[..., Any],
+    arguments: Sequence[Any],
+    weights: SharedWeights,
+) -> None:
+    """Answer one command after the other; publish after each that changes the weights."""
+    _run(connection, log, threads, lambda: _trainer_loop(connection, factory(*arguments), weights))
+
+
+class _GeneratorLoop:
+    def __init__(self, connection: Connection, generator: Any, weights: SharedWeights) -> None:
+        self.connection, self.generator, self.reader = connection, generator, weights.reader()
+        self.held: list[HeldWeights] = []
+        self.busy = self.idle = 0.0
+        self.spoke = 0.0
+
+    def run(self) -> None:
+        while self._obey():
+            started = time.perf_counter()
+            if not self.generator.idle:
+                self.generator.step()
+                self.busy += time.perf_counter() - started
+            self._release_replaced()
+            rollouts = self.generator.poll()
+            if rollouts:
+                self.connection.send(("rollouts", rollouts))
+            if time.monotonic() - self.spoke > HEARTBEAT_SECONDS:
+                self._say_state()
+
+    def _obey(self) -> bool:
+        """Carry out all commands that have arrived, waiting a little if there is nothing else to do."""
+        started = time.perf_counter()
+        wait = _IDLE_WAIT_SECONDS if self.generator.idle else 0.0
+        arrived = self.connection.poll(wait)
+        self.idle += time.perf_counter() - started if wait else 0.0
+        while arrived:
+            command, arguments = self.connection.recv()
+            if command == "stop":
+                return False
+            if command == "submit":
+                self.generator.submit(*arguments)
+            elif command == "update_weights":
+                self._update(*arguments)
+            else:
+                raise ValueError(f"unknown command {command!r}")
+            arrived = self.connection.poll(0.0)
+        return True
+
+    def _update(self, version: int) -> None:
+        held = self.reader.acquire(version) or self.reader.acquire()
+        if held is None:
+            raise ScaleRLError(f"weights of version {version} were announced but never published")
+        self.generator.update_weights(held.version, held)
+        self.held.append(held)
+
+    def _release_replaced(self) -> None:
+        """The generator computes with views of what it holds: let go only once it has moved on."""
+        if len(self.held) > 1 and self.generator.version == self.held[-1].version:
+            for held in self.held[:-1]:
+                held.release()
+            del self.held[:-1]
+
+    def _say_state(self) -> None:
+        state = dict(self.generator.state()) | {"seconds_busy": self.busy, "seconds_idle": self.idle}
+        self.connection.send(("state", state))
+        self.spoke = time.monotonic()
+
+
+def _trainer_loop(connection: Connection, trainer: Any, weights: SharedWeights) -> None:
+    _publish(trainer, weights)
+    connection.send(("ready", None))
+    while True:
+        command, arguments = connection.recv()
+        if command == "stop":
+            return
+        result = getattr(trainer, command)(*arguments)
+        if command in ("step", "load"):
+            seconds = _publish(trainer, weights)
+            if command == "step":
+                result = dict(result) | {"seconds_publish": seconds}
+        connection.send(("result", result))
+
+
+def _publish(trainer: Any, weights: SharedWeights) -> float:
+    started = time.perf_counter()
+    weights.publish(trainer.version, named_tensors(trainer.model))
+    return time.perf_counter() - started
+
+
+def _run(connection: Connection, log: Path | None, threads: int, work: Callable[[], None]) -> None:
+    """Set the process up, and let no error pass in silence."""
+    # The controller decides what Ctrl-C and Slurm's SIGTERM mean; a closed pipe ends this process in any case.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        os.close(handle)
+    import torch
+
+    torch.set_num_threads(threads)
+    try:
+        work()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        sys.exit(0)  # the parent is gone
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        line = " ".join(str(error).split()) or "no message"
+        connection.send(("error", line if isinstance(error, ScaleRLError) else f"{type(error).__name__}: {line}"))
+        connection.close()
+        sys.exit(1)

@@ -1,0 +1,260 @@
+"""The reference trainer: optimizer steps of any Hugging Face causal LM on one machine.
+
+It knows no algorithm beyond the loss it is given: advantages and weights come with the batch, whose weights sum to 1,
+so gradient accumulation is a plain sum. Master weights are fp32, or a learning rate of 5e-7 would be rounded away; the
+body may compute in bf16, the head's matmul does not.
+
+Left out on purpose: sharding over machines; a trainer that does it implements the same protocol.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from scalerl.engines.compute import Body, choose_dtype, make_body
+from scalerl.engines.head import token_logprobs
+from scalerl.engines.micro_batches import MicroBatch, split
+from scalerl.engines.model import head_weight, named_tensors
+from scalerl.engines.trainer_state import load_state, save_state
+from scalerl.engines.weights import TensorSource
+from scalerl.protocols import WeightSource
+from scalerl.recipe.divergence import reference_kl
+from scalerl.recipe.loss import Clip, LossKind, LossStats, policy_loss
+from scalerl.types import Batch
+
+if TYPE_CHECKING:
+    from scalerl.recipe.recipe import Recipe
+
+ComputeDtype = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """How steps are taken. The defaults of the optimizer are PAPER A.3's.
+
+    Attributes:
+        loss, clip, temperature, fp32_head, kl_coefficient: of the recipe.
+        learning_rate: after `warmup_steps` of linear warm-up; constant then.
+        gradient_clipping: largest gradient norm; None: none.
+        micro_batch_tokens: inputs of one forward pass, padding included. Small ones stay in the processor's cache.
+        compute: of the body. "auto" measures which is faster; a checkpoint keeps what was found.
+        activation_checkpointing: computes each layer again in the backward pass, for memory.
+        compiled: torch.compile of the body; needs a C++ compiler.
+    """
+
+    loss: LossKind = "cispo"
+    clip: Clip = (None, 5.0)
+    temperature: float = 1.0
+    fp32_head: bool = True
+    kl_coefficient: float = 0.0
+    learning_rate: float = 5e-7
+    warmup_steps: int = 100
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-15
+    weight_decay: float = 0.01
+    gradient_clipping: float | None = 1.0
+    micro_batch_tokens: int = 1024
+    compute: ComputeDtype = "auto"
+    activation_checkpointing: bool = False
+    compiled: bool = False
+
+    @classmethod
+    def from_recipe(
+        cls,
+        recipe: Recipe,
+        micro_batch_tokens: int = 1024,
+        compute: ComputeDtype = "auto",
+        activation_checkpointing: bool = False,
+        compiled: bool = False,
+    ) -> TrainerSettings:
+        """What the recipe says, beside what only the machine decides."""
+        return cls(
+            loss=recipe.loss,
+            clip=recipe.clip,
+            temperature=recipe.temperature,
+            fp32_head=recipe.head_precision == "fp32",
+            kl_coefficient=recipe.kl_coefficient,
+            learning_rate=recipe.learning_rate,
+            warmup_steps=recipe.warmup_steps,
+            betas=(recipe.adam_beta1, recipe.adam_beta2),
+            epsilon=recipe.adam_epsilon,
+            weight_decay=recipe.weight_decay,
+            gradient_clipping=recipe.gradient_clipping,
+            micro_batch_tokens=micro_batch_tokens,
+            compute=compute,
+            activation_checkpointing=activation_checkpointing,
+            compiled=compiled,
+        )
+
+
+class TorchTrainer:
+    """See `scalerl.protocols.Trainer`.
+
+    Attributes:
+        version: steps taken or skipped; the policy version of the weights.
+        updates: steps that changed the weights; warm-up counts these. skipped: steps that did not.
+    """
+
+    def __init__(self, model: nn.Module, settings: TrainerSettings, reference: nn.Module | None = None) -> None:
+        """`model` is trained in place, in fp32 (or fp64). `reference`: frozen, for `kl_coefficient`."""
+        if settings.kl_coefficient and reference is None:
+            raise ValueError("kl_coefficient needs a reference model")
+        self.settings = settings
+        self.model = model if next(model.parameters()).dtype == torch.float64 else model.float()
+        self.reference = reference
+        self.version = self.updates = self.skipped = 0
+        self.compute = self._resolve(settings.compute)
+        self._body, self._reference_body = self._bodies()
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """One optimizer step. A batch without targets, or a gradient that is not finite, changes no weight."""
+        started = time.perf_counter()
+        stats = self.accumulate(batch)
+        at = time.perf_counter()
+        norm = self._gradient_norm()
+        stats["grad_norm"] = float(norm)
+        applied = stats["tokens"] > 0 and bool(torch.isfinite(norm))
+        if applied:
+            self._apply(float(norm))
+        self.optimizer.zero_grad(set_to_none=True)
+        self.version += 1
+        self.updates += applied
+        self.skipped += not applied
+        ended = time.perf_counter()
+        return stats | {
+            "learning_rate": self._learning_rate(self.updates - 1) if applied else 0.0,
+            "skipped_steps": float(self.skipped),
+            "policy_version": float(self.version),
+            "seconds_optimizer": ended - at,
+            "seconds_step": ended - started,
+        }
+
+    def accumulate(self, batch: Batch) -> dict[str, float]:
+        """Add the gradient of the whole batch to the parameters' own; returns the statistics."""
+        total: LossStats | None = None
+        loss = entropy = 0.0
+        tokens = padded = sequences = micro_batches = 0
+        seconds = {"seconds_forward": 0.0, "seconds_backward": 0.0}
+        for part in split(batch, self.settings.micro_batch_tokens):
+            started = time.perf_counter()
+            part_loss, stats, nats = self._loss(part)
+            forwarded = time.perf_counter()
+            part_loss.backward()  # type: ignore[no-untyped-call]
+            seconds["seconds_forward"] += forwarded - started
+            seconds["seconds_backward"] += time.perf_counter() - forwarded
+            total = stats if total is None else total + stats
+            loss, entropy = loss + float(part_loss.detach()), entropy + nats
+            tokens, padded = tokens + part.tokens, padded + part.padded
+            sequences, micro_batches = sequences + len(part.token_ids), micro_batches + 1
+        found = {"tokens": 0.0} if total is None else total.metrics()
+        if found["tokens"]:
+            found["entropy"] = entropy / (found["tokens"] + found["dropped_tokens"])
+        return (
+            found
+            | seconds
+            | {
+                "loss": loss,
+                "sequences": float(sequences),
+                "input_tokens": float(tokens),
+                "padded_share": 1 - tokens / padded if padded else 0.0,
+                "micro_batches": float(micro_batches),
+            }
+        )
+
+    @torch.no_grad()
+    def logprobs(self, batch: Batch) -> Tensor:
+        """(n,) log-probability of each target under the present weights, at its place in the batch; 0 elsewhere."""
+        found = torch.zeros(len(batch.token_ids), dtype=torch.promote_types(self._dtype, torch.float32))
+        for part in split(batch, self.settings.micro_batch_tokens):
+            found[torch.from_numpy(part.batch_index)] = self._logprobs(self.model, self._body, part)[0]
+        return found
+
+    def weights(self) -> WeightSource:
+        """The present weights, by reference: read them before the next step."""
+        return TensorSource(named_tensors(self.model))
+
+    def save(self, path: Path) -> None:
+        """Write weights, optimizer, counters and random state below `path`: safetensors and JSON."""
+        counters = {"version": self.version, "updates": self.updates, "skipped": self.skipped, "compute": self.compute}
+        save_state(path, self.model, self.optimizer, counters)
+
+    def load(self, path: Path) -> None:
+        """Restore what `save` wrote, bit for bit; `InputError` where it is not of this model."""
+        counters = load_state(path, self.model, self.optimizer)
+        self.version, self.updates = int(counters["version"]), int(counters["updates"])
+        self.skipped = int(counters["skipped"])
+        if self.settings.compute == "auto" and counters["compute"] != self.compute:
+            self.compute = self._resolve(counters["compute"])
+            self._body, self._reference_body = self._bodies()
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
+    def _resolve(self, compute: str) -> Literal["fp32", "bf16"]:
+        if compute == "auto":
+            compute = choose_dtype(self.model, self.settings.micro_batch_tokens)
+        return "bf16" if compute == "bf16" and self._dtype != torch.float64 else "fp32"
+
+    def _bodies(self) -> tuple[Body, Body | None]:
+        bf16 = self.compute == "bf16"
+        body = make_body(self.model, bf16, self.settings.activation_checkpointing, self.settings.compiled)
+        return body, None if self.reference is None else make_body(self.reference, bf16)
+
+    def _loss(self, part: MicroBatch) -> tuple[Tensor, LossStats, float]:
+        settings = self.settings
+        logprobs, nats = self._logprobs(self.model, self._body, part)
+        loss, stats = policy_loss(
+            settings.loss,
+            logprobs,
+            part.generator_logprobs,
+            part.advantages,
+            part.weights,
+            part.sequence_ids,
+            settings.clip,
+        )
+        if settings.kl_coefficient and self.reference is not None and self._reference_body is not None:
+            with torch.no_grad():
+                anchor = self._logprobs(self.reference, self._reference_body, part)[0]
+            loss = loss + settings.kl_coefficient * reference_kl(logprobs, anchor, part.weights)
+        return loss, stats, float(nats.sum())
+
+    def _logprobs(self, model: nn.Module, body: Body, part: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Only states that predict a target meet the head."""
+        hidden = body(part.token_ids)
+        chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, part.sites)
+        if not self.settings.fp32_head and self.compute == "bf16":
+            chosen = chosen.bfloat16()
+        return token_logprobs(
+            chosen, head_weight(model), part.targets, self.settings.temperature, self.settings.fp32_head
+        )
+
+    def _gradient_norm(self) -> Tensor:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+
+    def _apply(self, norm: float) -> None:
+        largest = self.settings.gradient_clipping
+        if largest is not None and norm > largest:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            torch._foreach_mul_(gradients, largest / norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate(self.updates)
+        self.optimizer.step()
+
+    def _learning_rate(self, update: int) -> float:
+        return self.settings.learning_rate * min(1.0, (update + 1) / max(1, self.settings.warmup_steps))
