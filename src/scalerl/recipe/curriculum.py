@@ -13,6 +13,7 @@ from typing import Any, Literal
 from scalerl.errors import InputError
 
 CurriculumKind = Literal["no-positive-resampling", "uniform"]
+KEPT_DRAWS = 16  # of each prompt: memory and checkpoints stay flat however long the run
 
 
 class Curriculum:
@@ -64,7 +65,9 @@ class Curriculum:
             raise ValueError(f"{passed} passed of {judged} judged")
         if judged == 0:
             return
-        self.history.setdefault(prompt_id, []).append((passed, judged))
+        draws = self.history.setdefault(prompt_id, [])
+        draws.append((passed, judged))
+        del draws[:-KEPT_DRAWS]
         if self.kind == "no-positive-resampling" and passed / judged >= self.retire_at - 1e-9:
             self._retired.add(prompt_id)
             self._active.discard(prompt_id)

@@ -1,0 +1,137 @@
+"""Checkpoints that exist whole or not at all: written beside, forced to disk, then renamed. The last N are kept.
+
+checkpoints/step-00000120/{state.json, buffer.safetensors, trainer/..., manifest.json}
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from scalerl.errors import CheckpointError
+
+_NAME = re.compile(r"step-(\d{8,})$")
+_MANIFEST = "manifest.json"
+_STATE, _ARRAYS = "state.json", "buffer.safetensors"
+FORMAT = 1
+
+
+class Checkpoints:
+    """The folder `checkpoints/` of a run.
+
+    Args:
+        directory: of the run.
+        keep: how many of the newest to keep.
+    """
+
+    def __init__(self, directory: Path, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError("keep at least one checkpoint")
+        self.folder, self.keep = directory / "checkpoints", keep
+
+    def save(
+        self, step: int, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], write: Callable[[Path], None]
+    ) -> Path:
+        """Write one; `write` is given a folder for the trainer's files.
+
+        Raises:
+            CheckpointError: it could not be written, for example to a full disk. Older ones are untouched.
+        """
+        final, scratch = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}"
+        try:
+            self._clear()
+            (scratch / "trainer").mkdir(parents=True)
+            write(scratch / "trainer")
+            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, scratch / _ARRAYS)
+            (scratch / _STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
+            files = {str(p.relative_to(scratch)): p.stat().st_size for p in sorted(scratch.rglob("*")) if p.is_file()}
+            (scratch / _MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "step": step, "files": files}))
+            _sync(scratch)
+            if final.exists():  # a repeated step: the new one is as good, and rename needs the place
+                shutil.rmtree(final)
+            scratch.rename(final)
+            _sync_folder(self.folder)
+        except Exception as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise CheckpointError(f"{final}: could not be written ({error}){_mend(error)}") from error
+        self._prune()
+        return final
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint; one whose files are missing or cut short is passed over."""
+        return next((path for _, path in reversed(self._all()) if _complete(path)), None)
+
+    def load(self, path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], Path]:
+        """State, arrays, and the folder with the trainer's files.
+
+        Raises:
+            CheckpointError: it is incomplete or of another format.
+        """
+        if not _complete(path):
+            raise CheckpointError(f"{path}: incomplete; resume from another checkpoint of the run")
+        written = orjson.loads((path / _MANIFEST).read_bytes())["format"]
+        if written != FORMAT:
+            raise CheckpointError(
+                f"{path}: has format {written}, this version reads {FORMAT}; resume with the one that wrote it"
+            )
+        return orjson.loads((path / _STATE).read_bytes()), load_file(path / _ARRAYS), path / "trainer"
+
+    def _all(self) -> list[tuple[int, Path]]:
+        paths = self.folder.iterdir() if self.folder.is_dir() else iter(())
+        return sorted((int(m[1]), path) for path in paths if (m := _NAME.fullmatch(path.name)))
+
+    def _prune(self) -> None:
+        for _, path in self._all()[: -self.keep]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _clear(self) -> None:
+        """Remove what a killed process had begun."""
+        for path in self.folder.glob(".writing-*"):
+            shutil.rmtree(path)
+
+
+def _complete(path: Path) -> bool:
+    try:
+        files = orjson.loads((path / _MANIFEST).read_bytes())["files"]
+        return all((path / name).stat().st_size == size for name, size in files.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _mend(error: Exception) -> str:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # Writers in native code report a full disk as an error of their own, with the system's words in it.
+    if full or "No space left" in str(error):
+        return "; the disk is full: free space, or keep fewer checkpoints"
+    return ""
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        else:
+            _sync_folder(path)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,65 @@
+"""`metrics.jsonl`: one object a line, `kind` train | eval | event. It only ever grows, and a resume cuts it cleanly."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+Row = dict[str, Any]
+NAME = "metrics.jsonl"
+DISCARDED = "metrics.discarded.jsonl"
+
+
+class MetricsLog:
+    """Appends rows.
+
+    Args:
+        directory: of the run.
+        size: bytes that the checkpoint to be resumed had seen; 0 for a new run. What lies behind is the work that the
+            resumed run does again, often with half a line at its end: it moves to metrics.discarded.jsonl.
+        listener: is shown each row after it was written; for a terminal, or a forecast in the background.
+    """
+
+    def __init__(self, directory: Path, size: int = 0, listener: Callable[[Row], None] | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / NAME
+        self.listener = listener
+        self.discarded = _cut(self.path, directory / DISCARDED, size)
+        self._file = self.path.open("ab")
+
+    def write(self, kind: str, row: Mapping[str, Any]) -> None:
+        """Append a row with the wall clock; NaN becomes null. Readers see it at once."""
+        full: Row = {"kind": kind, **row, "timestamp": round(time.time(), 3)}
+        self._file.write(orjson.dumps(full, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
+        self._file.flush()
+        if self.listener is not None:
+            self.listener(full)
+
+    def sync(self) -> int:
+        """Put everything on disk; returns the file's size, for the checkpoint."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _cut(path: Path, discarded: Path, size: int) -> int:
+    """Move what lies behind `size` to another file; returns the number of bytes moved."""
+    if not path.exists() or path.stat().st_size <= size:
+        return 0
+    with path.open("r+b") as file:
+        file.seek(size)
+        rest = file.read()
+        with discarded.open("ab") as other:
+            other.write(rest if rest.endswith(b"\n") else rest + b"\n")
+            other.flush()
+            os.fsync(other.fileno())
+        file.truncate(size)
+    return len(rest)
