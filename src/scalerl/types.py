@@ -42,7 +42,7 @@ class Prompt:
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rollout:
     """One generation for one prompt.
 
@@ -66,6 +66,11 @@ class Rollout:
     finish_reason: FinishReason
     interrupted: bool = False
 
+    def __post_init__(self) -> None:
+        n = len(self.token_ids)
+        if not n == len(self.generator_logprobs) == len(self.loss_mask) == len(self.policy_versions):
+            raise ValueError(f"rollout of group {self.group_id}: arrays of unequal length beside {n} token_ids")
+
     @property
     def truncated(self) -> bool:
         return self.finish_reason == "length"
@@ -76,21 +81,31 @@ class Rollout:
         return int(self.policy_versions.min(initial=np.iinfo(np.int64).max))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
-    """All rollouts of one draw of one prompt, with their rewards; a prompt drawn twice makes two groups."""
+    """All rollouts of one draw of one prompt, with their rewards; a prompt drawn twice makes two groups.
+
+    Attributes:
+        rewards: (g,) what the verifier said: 1 correct, 0 or -1 wrong, between them partial credit; NaN where the
+            verification itself failed, which is our failure and not the model's. The recipe maps them to its scale.
+    """
 
     group_id: int
     rollouts: tuple[Rollout, ...]
     rewards: FloatArray
 
+    def __post_init__(self) -> None:
+        if len(self.rollouts) != len(self.rewards):
+            raise ValueError(f"group {self.group_id}: {len(self.rollouts)} rollouts, but {len(self.rewards)} rewards")
+
     @property
     def pass_rate(self) -> float:
-        """Share of rollouts with a positive reward."""
-        return float(np.mean(self.rewards > 0))
+        """Share of full marks among the rollouts that could be verified; NaN if there is none."""
+        judged = self.rewards[~np.isnan(self.rewards)]
+        return float(np.mean(judged >= 1)) if judged.size else float("nan")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Packed tokens of all sequences of one optimizer step; arrays are (n,) over tokens, prompts included.
 
