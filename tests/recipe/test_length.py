@@ -30,24 +30,10 @@ def test_budgets_depend_on_the_draw_and_not_on_the_order() -> None:
     assert len(set(first)) > 1  # each rollout has its own
 
 
-@pytest.mark.parametrize(
-    ("sampled", "closed", "ended", "expected"),
-    [(11, False, False, False), (12, False, False, True), (12, True, False, False), (12, False, True, False)],
-)
-def test_thinking_is_interrupted_at_its_budget_unless_it_is_over(sampled, closed, ended, expected) -> None:
-    assert PLAN.interrupts(12, sampled, closed, ended) is expected
-
-
-def test_the_answer_has_its_own_budget() -> None:
-    assert PLAN.limit(12, closed_at=None) == 12 + 3 + 5
-    assert PLAN.limit(12, closed_at=12) == 12 + 5  # closed just before the budget
-    assert PLAN.limit(12, closed_at=2) == 2 + 5
-    assert PLAN.most_tokens == 14 + 3 + 5
-
-
 def test_the_plan_of_a_recipe() -> None:
     recipe = Recipe(thinking_budget_low=10, thinking_budget_high=14, answer_budget=5, completion_tokens=22)
     assert Interruption.of(recipe, (7, 8, 9)) == PLAN
+    assert PLAN.most_tokens == 14 + 3 + 5
     assert Interruption.of(recipe.with_(length_control="penalty"), (7,)) is None
     with pytest.raises(InputError, match=r"completion_tokens = 22: .* can take 23; set completion_tokens to at least"):
         Interruption.of(recipe, (6, 7, 8, 9))

@@ -1,6 +1,7 @@
 """Keeping generations short: interruption of the thinking, the length penalty, and what becomes of truncated rollouts.
 
-The engine inserts the tokens; here is when, how many, and what they may count for (PAPER section 4, item 6).
+The engine decides token by token and inserts the phrase; here is the plan it follows, and what may count for what
+(PAPER section 4, item 6).
 """
 
 from __future__ import annotations
@@ -60,26 +61,6 @@ class Interruption:
         """(rollouts,) thinking budgets, uniform. The same for the same arguments, in whichever order groups come."""
         random = np.random.default_rng([seed, group_id])
         return random.integers(self.budget_low, self.budget_high, size=rollouts, endpoint=True)
-
-    def interrupts(self, budget: int, sampled: int, closed: bool, ended: bool) -> bool:
-        """Whether to insert the phrase after the `sampled`-th token.
-
-        Args:
-            closed: the thinking has been closed, by the model or by an earlier insertion.
-            ended: an end token was sampled.
-        """
-        return sampled >= budget and not closed and not ended
-
-    def limit(self, budget: int, closed_at: int | None) -> int:
-        """Completion length at which the rollout is truncated.
-
-        Args:
-            budget: drawn for this rollout.
-            closed_at: length at which the model closed its thinking by itself, that mark included; None if it has not.
-        """
-        if closed_at is not None:
-            return closed_at + self.answer_budget
-        return budget + len(self.phrase) + self.answer_budget
 
 
 def length_penalty(lengths: ArrayLike, correct: ArrayLike, longest: int, cache: int) -> NDArray[np.float64]:
