@@ -8,14 +8,21 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup demo test test-all lint format types bench docs clean
 
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# Forecasting alone: seconds to install. Development: torch and the writers of other tools' logs too.
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(VENV)/.light: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
 	touch $@
 
-demo: setup
+$(VENV)/.ready: $(VENV)/.light
+	$(PIP) -e '.[dev,train]'
+	touch $@
+
+demo: $(VENV)/.light
 	$(BIN)/python examples/demo.py
 
 test: setup
