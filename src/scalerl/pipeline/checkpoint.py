@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from scalerl.errors import CheckpointError
+from scalerl.errors import CheckpointError, EngineDied
 
 _NAME = re.compile(r"step-(\d{8,})$")
 _MANIFEST = "manifest.json"
@@ -46,6 +46,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: it could not be written, for example to a full disk. Older ones are untouched.
+            EngineDied: the trainer did, while it wrote.
         """
         final, scratch = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}"
         try:
@@ -63,6 +64,8 @@ class Checkpoints:
             _sync_folder(self.folder)
         except Exception as error:
             shutil.rmtree(scratch, ignore_errors=True)
+            if isinstance(error, EngineDied):
+                raise
             raise CheckpointError(f"{final}: could not be written ({error}){_mend(error)}") from error
         self._prune()
         return final

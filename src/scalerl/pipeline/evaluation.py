@@ -168,7 +168,7 @@ class Evaluation:
         run.missing = len(self._prompts) * self.samples
         run.scores = {name: _Score() for name, _ in self._prompts}
         run.prompt_tokens = run.tokens = 0
-        self.generator.reseed(self._seed, run.step)
+        self.generator.reseed(self._seed, 1, run.step)
         self.generator.update_weights(run.version, run.source)
         # Ids tell the evaluations apart, so that a late rollout of another one is not counted.
         first = run.step * len(self._prompts)

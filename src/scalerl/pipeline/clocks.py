@@ -1,0 +1,72 @@
+"""Where the time of a step went, and how busy each role was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+class Clocks:
+    """Sums of seconds since the last `restart`.
+
+    Attributes:
+        seconds: by phase of the controller's own thread: "assemble", "publish", "engine" (inside a generator's calls),
+            "verify", "checkpoint", "evaluate" (waiting for one), "sleep".
+        train: of the optimizer step, in whichever thread.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.train = self.in_flight = 0.0
+        self._begun = self._turn = time.monotonic()
+        self._busy_before: float | None = None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what happens within."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begun
+
+    def turn(self, in_flight: bool) -> None:
+        """The loop begins a turn; `in_flight`: rollouts were outstanding since the last one."""
+        now = time.monotonic()
+        if in_flight:
+            self.in_flight += now - self._turn
+        self._turn = now
+
+    def restart(self, generator: Mapping[str, Any], inline: bool) -> tuple[float, float, dict[str, float]]:
+        """Close a step.
+
+        Args:
+            generator: its `state()`; where it reports `seconds_busy` they are taken, else the time in which rollouts
+                were outstanding. inline: training happened in this thread.
+
+        Returns:
+            Wall seconds without those waited for an evaluation; the generator's busy seconds; metrics.
+        """
+        now = time.monotonic()
+        wall = now - self._begun
+        paused = self.seconds.get("evaluate", 0.0)
+        own = wall - sum(self.seconds.values()) - (self.train if inline else 0.0)
+        busy, total = self.in_flight, generator.get("seconds_busy")
+        if total is not None:
+            # A generator in the place of a dead one counts from 0 again.
+            before = self._busy_before or 0.0
+            busy = total - before if total >= before else total
+            self._busy_before = float(total)
+        running = max(wall - paused, 1e-9)
+        metrics = {
+            "seconds_total": wall,
+            "seconds_train": self.train,
+            "seconds_controller": max(own, 0.0),
+            "generator_idle_share": min(max(1 - busy / running, 0.0), 1.0),
+            "trainer_idle_share": min(max(1 - self.train / running, 0.0), 1.0),
+            **{f"seconds_{name}": spent for name, spent in self.seconds.items()},
+        }
+        self.seconds, self.train, self.in_flight, self._begun = {}, 0.0, 0.0, now
+        return running, busy, metrics

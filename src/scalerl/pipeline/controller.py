@@ -1,0 +1,303 @@
+"""The loop: submit prompts, collect and judge rollouts, train batches, send weights; beside it evaluate and save.
+
+It knows engines only by the protocols of floor 0 and never waits for one of them while another has something to give.
+Every turn costs a few comparisons; work is done a rollout, a group, a step. Left out on purpose: what is put together
+here (that is `training/`), and replacing a dead trainer, which needs the checkpoint: `EngineDied` leaves `run`, and a
+controller that is restored from the newest checkpoint goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scalerl.errors import CheckpointError
+from scalerl.pipeline.admission import Admission
+from scalerl.pipeline.buffer import Buffer
+from scalerl.pipeline.checkpoint import Checkpoints
+from scalerl.pipeline.clocks import Clocks
+from scalerl.pipeline.evaluation import Evaluation
+from scalerl.pipeline.ledger import Ledger
+from scalerl.pipeline.metrics import MetricsLog
+from scalerl.pipeline.revival import Revivable
+from scalerl.pipeline.rows import train_row, verdicts
+from scalerl.pipeline.sampler import Sampler
+from scalerl.pipeline.schedule import Schedule
+from scalerl.pipeline.settings import ControllerSettings, Outcome
+from scalerl.pipeline.stepper import Done, Stepper
+from scalerl.pipeline.verification import Verification
+from scalerl.protocols import Trainer, WeightSource
+from scalerl.recipe.assemble import make_batch
+from scalerl.recipe.recipe import Recipe
+from scalerl.types import Rollout
+
+
+class Controller:
+    """One run.
+
+    Args:
+        recipe, sampler, ledger, metrics, checkpoints: of the run; `metrics` was opened at `metrics_size` on a resume.
+        generator: of training. trainer: loaded from the same checkpoint as `restore` is given.
+        verification: of training rollouts; its keys are (group_id, place). evaluation: None for none.
+        counts: more metrics for each row, such as `Guard.counts`.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        settings: ControllerSettings,
+        *,
+        sampler: Sampler,
+        generator: Revivable,
+        trainer: Trainer,
+        verification: Verification[tuple[int, int]],
+        ledger: Ledger,
+        metrics: MetricsLog,
+        checkpoints: Checkpoints,
+        evaluation: Evaluation | None = None,
+        counts: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self.recipe, self.settings, self.schedule = recipe, settings, Schedule.of(recipe)
+        self.sampler, self.generator, self.trainer, self.ledger = sampler, generator, trainer, ledger
+        self.metrics, self.checkpoints, self.evaluation, self.counts = metrics, checkpoints, evaluation, counts
+        if evaluation is not None and evaluation.generator is generator and self.schedule.overlap:
+            raise ValueError("evaluation beside training needs a generator of its own")
+        self.step = 0
+        self._verification = verification
+        self._buffer = self._new_buffer()
+        self._stepper = Stepper(trainer, self.schedule.overlap)
+        self._source: WeightSource | None = None
+        self._sent = 0  # version of the weights that the generator has been given
+        self._exhausted = False
+        self._due = settings.evaluate_every > 0 and evaluation is not None
+        self._saved = -1
+        self._stop: str | None = None
+        self._clocks = Clocks()
+
+    def run(self) -> Outcome:
+        """Train until the last step, until `stop`, or until every prompt is retired; a last checkpoint is written.
+
+        Raises:
+            EngineDied: the trainer, or a generator that could not be replaced. CheckpointError: of the last checkpoint.
+            VerifierError: the verifier is broken.
+        """
+        try:
+            self._publish()
+            self._ask_again()
+            self._evaluate()
+            while (reason := self._reason()) is None:
+                self._clocks.turn(self._buffer.unfinished > 0)
+                if not self._turn():
+                    self._sleep()
+            self._wait_for_evaluation()
+            end = {"event": "end", "reason": reason, "outstanding_groups": len(self._buffer)}
+            self.metrics.write("event", {"step": self.step, **end})
+            if self.settings.checkpoint_every and self._saved != self.step:
+                self._save()
+            return Outcome(self.step, reason)
+        finally:
+            self.close()
+
+    def stop(self, reason: str) -> None:
+        """End after the step under way, with a checkpoint; callable from a signal handler or another thread."""
+        self._stop = f"stopped: {reason}"
+
+    def close(self) -> None:
+        """End threads and the metrics file; engines belong to whoever made them."""
+        for owner in (self._verification, self.evaluation, self._stepper):
+            if owner is not None:
+                owner.close()
+        self.metrics.close()
+
+    def _reason(self) -> str | None:
+        if self._stepper.busy:
+            return None
+        if self._stop is not None:
+            return self._stop
+        if self.step >= self.settings.steps:
+            return "steps"
+        return "all prompts retired" if self._exhausted and len(self._buffer) < self.recipe.prompts_per_step else None
+
+    def _turn(self) -> bool:
+        """Everything that can be done now; whether that was anything."""
+        if self.generator.dead is not None:
+            self._revive()
+        return any([self._submit(), self._collect(), self._train(), self._poll_evaluation()])  # all of them, each time
+
+    def _submit(self) -> bool:
+        if self._exhausted or self._stop is not None or not self.schedule.at_boundary(self.step):
+            return False
+        needed = (self.settings.steps - self.step) * self.recipe.prompts_per_step - len(self._buffer)
+        requests = []
+        for _ in range(min(self._buffer.admission.free, needed)):
+            prompt = self.sampler.draw()
+            if prompt is None:
+                self._exhausted = True
+                break
+            entry = self._buffer.submit(prompt, self._sent)
+            requests += [(entry.group_id, prompt)] * self.recipe.generations
+        if requests:
+            if not self.schedule.overlap:
+                self.generator.reseed(self.settings.seed, 0, self.step)
+            self.generator.submit(requests)
+        return bool(requests)
+
+    def _collect(self) -> bool:
+        with self._clocks.phase("engine"):
+            rollouts = self.generator.poll()
+        with self._clocks.phase("verify"):
+            for rollout in rollouts:
+                self._accept(rollout)
+            judged = self._judge()
+        return bool(rollouts) or judged
+
+    def _accept(self, rollout: Rollout) -> None:
+        self.ledger.generated(len(rollout.prompt.token_ids), len(rollout.token_ids))
+        place = self._buffer.add(rollout)
+        if place is not None:
+            self._verification.submit((rollout.group_id, place), rollout)
+        elif self._buffer.wants(rollout.group_id):
+            self.generator.submit([(rollout.group_id, rollout.prompt)])
+
+    def _judge(self, wait: bool = False) -> bool:
+        judged = self._verification.poll(wait)
+        for (group_id, place), _, reward in judged:
+            finished = self._buffer.judge(group_id, place, reward)
+            if finished is not None:
+                self.sampler.record(finished.prompt, *verdicts(finished))
+        return bool(judged)
+
+    def _train(self) -> bool:
+        if self._stepper.busy:
+            done = self._stepper.take()
+            if done is not None:
+                self._finish_step(done)
+            return done is not None
+        if self._stop is not None or (self.schedule.whole and self._buffer.unfinished):
+            return False
+        entries = self._buffer.take()
+        if entries is None:
+            return False
+        with self._clocks.phase("assemble"):
+            batch = make_batch([entry.group() for entry in entries], self.recipe, self.step)
+        self._stepper.begin(entries, batch)
+        return True
+
+    def _finish_step(self, done: Done) -> None:
+        self._clocks.train = done.seconds
+        self._buffer.trained(done.entries)
+        self.step += 1
+        if self.schedule.at_boundary(self.step):
+            self._publish()
+        self.ledger.trained(len(done.batch.token_ids))
+        row = train_row(self.recipe, done.batch, done.entries, done.stats, self._buffer, self.sampler)
+        wall, busy, spent = self._clocks.restart(self.generator.state(), inline=not self.schedule.overlap)
+        self.ledger.time(wall, busy, spent["seconds_train"])
+        self._write("train", row | spent | dict(self.counts()))
+        every = self.settings.evaluate_every
+        if every and self.evaluation is not None and self.step % every == 0:
+            if self._due:  # the one before has waited until now for another to end
+                self.metrics.write("event", {"step": self.step, "event": "evaluation skipped"})
+            self._due = True
+        self._evaluate()
+        every = self.settings.checkpoint_every
+        if every and self.step % every == 0:
+            try:
+                self._save()
+            except CheckpointError as error:  # training is intact and goes on; the next one may find room
+                self.metrics.write("event", {"step": self.step, "event": "checkpoint failed", "reason": str(error)})
+
+    def _publish(self) -> None:
+        with self._clocks.phase("publish"):
+            self._source, self._sent = self.trainer.weights(), self.step
+            self.generator.update_weights(self._sent, self._source)
+
+    def _evaluate(self) -> None:
+        """Begin the evaluation that is due, unless another runs; called only while no step is under way."""
+        if not self.schedule.overlap:
+            self._wait_for_evaluation()
+        elif self._due and self.evaluation is not None and not self.evaluation.running:
+            self._due = False
+            self.evaluation.begin(self.step, self.step, self.trainer.weights())
+
+    def _poll_evaluation(self) -> bool:
+        if self.evaluation is None or not self.evaluation.running:
+            return False
+        result = self.evaluation.poll()
+        if result is None:
+            return False
+        self.ledger.time(0.0, 0.0, 0.0, result.seconds)
+        self.ledger.evaluated(result.prompt_tokens, result.tokens)
+        for row in result.rows:
+            self._write("eval", row | {"seconds_evaluation": result.seconds})
+        return True
+
+    def _wait_for_evaluation(self) -> None:
+        """Until none runs or is due. Who stops the run does not wait: the resumed run evaluates first."""
+        with self._clocks.phase("evaluate"):
+            while self._stop is None and self.evaluation is not None and (self.evaluation.running or self._due):
+                if not self.evaluation.running:
+                    self._due = False
+                    self.evaluation.begin(self.step, self.step, self.trainer.weights())
+                if not self._poll_evaluation():
+                    time.sleep(self.settings.pause if self.schedule.overlap else 0)
+
+    def _write(self, kind: str, row: Mapping[str, Any]) -> None:
+        compute = {"compute": self.ledger.compute(), "evaluation_compute": self.ledger.evaluation()}
+        self.metrics.write(kind, {"step": self.step, "policy_version": self.step, **row, **compute})
+
+    def _revive(self) -> None:
+        reason = str(self.generator.dead)
+        assert self._source is not None
+        self.generator.revive(self._sent, self._source)
+        lost = self._ask_again()
+        event = {"event": "generator replaced", "reason": reason, "rollouts_asked_again": lost}
+        self.metrics.write("event", {"step": self.step, **event})
+
+    def _ask_again(self) -> int:
+        requests = self._buffer.start_again(self._sent)
+        if requests:
+            self.generator.submit(requests)
+        return len(requests)
+
+    def _sleep(self) -> None:
+        # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
+        with self._clocks.phase("sleep"):
+            time.sleep(self.settings.pause if self.schedule.overlap else 0)
+
+    def _new_buffer(self) -> Buffer:
+        admission = Admission(
+            self.recipe.prompts_per_step, self.schedule.max_staleness, self.settings.capacity, self.step
+        )
+        return Buffer(admission, self.recipe.generations, in_order=self.schedule.whole)
+
+    def _save(self) -> None:
+        with self._clocks.phase("checkpoint"):
+            self._judge(wait=True)
+            buffer, arrays = self._buffer.state()
+            running = self.evaluation is not None and self.evaluation.running
+            state = {
+                "step": self.step, "due": self._due or running, "sampler": self.sampler.state(),
+                "buffer": buffer, "ledger": self.ledger.state(), "metrics_size": self.metrics.sync(),
+            }  # fmt: skip
+            self.checkpoints.save(self.step, state, arrays, self.trainer.save)
+            self._saved = self.step
+
+    def restore(self, state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Go on where a checkpoint was taken; before `run`, with the trainer loaded from the same one.
+
+        Raises:
+            CheckpointError: it does not fit this run's recipe.
+        """
+        self.step = self._saved = int(state["step"])
+        self.sampler.restore(state["sampler"])
+        self.ledger.restore(state["ledger"])
+        self._due = bool(state["due"]) and self.evaluation is not None
+        self._buffer = self._new_buffer()
+        try:
+            self._buffer.restore(state["buffer"], arrays, self.sampler.prompt)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"the checkpoint does not fit the recipe ({error}): resume with its own settings"
+            ) from error

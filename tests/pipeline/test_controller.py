@@ -1,0 +1,331 @@
+"""The whole loop on stub engines: the bound, the schedules, faults, the clear end, and what the metrics say."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pipeline_stubs import Run, StubGenerator, StubTask, StubTrainer, recipe, without_clocks
+
+import scalerl
+from scalerl.errors import EngineDied
+from scalerl.types import Batch
+
+
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_pipeline_trains_no_rollout_staler_than_k(tmp_path: Path, k: int) -> None:
+    slow = StubGenerator(slots=12, most_polls=30)
+    run = Run(tmp_path, recipe(k=k), steps=60, generator=slow, checkpoint_every=0, evaluate_every=10)
+    assert run.controller.run().reason == "steps"
+    rows = run.rows("train")
+    assert [row["step"] for row in rows] == list(range(1, 61))
+    seen: Counter[int] = Counter()
+    for row in rows:
+        seen.update({int(s): n for s, n in row["staleness_histogram"].items()})
+        assert sum(row["staleness_histogram"].values()) == 16
+    assert 0 < max(seen) <= k
+    assert rows[-1]["versions_per_rollout"] > 1
+    assert run.trainer.version == 60
+
+
+def test_every_metric_of_the_issue_is_there(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe(retire_at=0.75), steps=12, trainer=StubTrainer(seconds=0.005))
+    run.controller.run()
+    row = run.rows("train")[-1]
+    wanted = [
+        "interrupted_share", "dropped_prompts", "prompts_retired", "prompts_total", "staleness_histogram",
+        "staleness_max", "staleness_mean", "versions_per_rollout", "truncation_rate", "entropy", "mismatch_kl", "loss",
+        "trained_tokens", "effective_batch", "generator_idle_share", "trainer_idle_share", "seconds_total",
+        "seconds_train", "seconds_controller", "pass_rate", "reward", "outstanding_groups", "unverified", "timestamp",
+    ]  # fmt: skip
+    assert [name for name in wanted if name not in row] == []
+    assert row["policy_version"] == row["step"] == 12
+    assert set(row["compute"]) == {"device_hours", "tokens", "flops"}
+    assert set(row["compute"]["device_hours"]) == {"generate", "train", "idle"}
+    assert row["prompts_retired"] > 0
+    evals = run.rows("eval")
+    assert [e["step"] for e in evals] == [0, 5, 10]
+    assert all(e["policy_version"] == e["step"] and e["trials"] == 24 and e["task"] == "stub" for e in evals)
+    assert row["evaluation_compute"]["tokens"] > 0
+
+
+def test_an_evaluation_that_falls_due_meanwhile_is_made_later_and_a_second_one_is_told(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe(), steps=40, evaluate_every=2)
+    run.evaluation.generator.generator.slots = 1
+    run.controller.run()
+    evals = run.rows("eval")
+    assert all(e["policy_version"] == e["step"] and e["trials"] == 24 for e in evals)
+    skipped = [row for row in run.rows("event") if row["event"] == "evaluation skipped"]
+    assert skipped
+    assert len(evals) + len(skipped) == 21
+
+
+def test_the_forecaster_reads_the_run_directory(tmp_path: Path) -> None:
+    Run(tmp_path, recipe("lockstep"), steps=20, evaluate_every=2).controller.run()
+    curve = scalerl.read_curve(tmp_path, x="compute/flops")
+    assert len(curve.compute) == 11
+    assert curve.trials is not None
+
+
+def test_ppo_off_policy_freezes_the_weights_for_a_window(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe("ppo-off-policy", k=3), steps=9, generator=StubGenerator(most_polls=9))
+    run.controller.run()
+    for i, row in enumerate(run.rows("train")):
+        assert row["staleness_histogram"] == {str(i % 3): 16}
+        assert row["versions_per_rollout"] == 1
+
+
+def test_a_window_that_the_run_does_not_fill_is_generated_only_as_far(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe("ppo-off-policy", k=4), steps=6, evaluate_every=0)
+    assert run.controller.run().step == 6
+    assert run.raw.made == 6 * 16
+
+
+def test_lockstep_repeats_itself(tmp_path: Path) -> None:
+    runs = [Run(tmp_path / name, recipe("lockstep"), steps=8) for name in "ab"]
+    for run in runs:
+        run.controller.run()
+    assert without_clocks(runs[0].rows("train")) == without_clocks(runs[1].rows("train"))
+    assert all(row["staleness_histogram"] == {"0": 16} for row in runs[0].rows("train"))
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", [7, 12, 15, 33])
+def test_lockstep_killed_and_resumed_equals_uninterrupted(tmp_path: Path, at: int) -> None:
+    whole = Run(tmp_path / "whole", recipe("lockstep"), steps=12)
+    whole.controller.run()
+    count = iter(range(10**6))
+
+    def listener(row: dict[str, Any]) -> None:
+        if next(count) == at:
+            raise Killed
+
+    parts = Run(tmp_path / "parts", recipe("lockstep"), steps=12, checkpoint_every=3, listener=listener)
+    try:
+        parts.controller.run()
+    except Killed:
+        with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
+            file.write('{"kind": "train", "step": 9')  # cut off in the middle of a write
+        parts = Run(tmp_path / "parts", recipe("lockstep"), steps=12, checkpoint_every=3, resume=True)
+        parts.controller.run()
+    for kind in ("train", "eval"):
+        assert without_clocks(parts.rows(kind)) == without_clocks(whole.rows(kind))
+    assert parts.trainer.skill == whole.trainer.skill
+    assert parts.ledger.flops == whole.ledger.flops
+
+
+def trained(batches: list[Batch]) -> int:
+    return sum(int(batch.info["rollouts"]) for batch in batches)
+
+
+def test_pipeline_killed_and_resumed_draws_the_same_prompts_and_keeps_the_bound(tmp_path: Path) -> None:
+    """TRAPS 24, 25: nothing is drawn twice or left out, and there is no burst above capacity."""
+
+    class Noting(StubGenerator):
+        def __init__(self) -> None:
+            super().__init__(slots=12, most_polls=20)
+            self.asked: dict[int, str] = {}
+            self.most = 0
+
+        def submit(self, prompts: Any) -> None:
+            super().submit(prompts)
+            self.asked.update({group_id: prompt.prompt_id for group_id, prompt in prompts})
+            self.most = max(self.most, len(self.queue) + len(self.running))
+
+    size = StubTask(size=400)
+    whole, parts = Noting(), [Noting() for _ in range(4)]
+    quiet = recipe(k=4, curriculum="uniform")
+    Run(tmp_path / "whole", quiet, steps=24, generator=whole, task=size).controller.run()
+    for i, generator in enumerate(parts):
+        at = 6 * (i + 1) + 1
+
+        def listener(row: dict[str, Any], at: int = at) -> None:
+            if row["kind"] == "train" and row["step"] == at and at < 24:
+                raise Killed
+
+        run = Run(
+            tmp_path / "parts", quiet, steps=24, generator=generator, task=size, resume=True, checkpoint_every=2,
+            listener=listener,
+        )  # fmt: skip
+        try:
+            run.controller.run()
+        except Killed:
+            continue
+    asked: dict[int, str] = {}
+    for generator in parts:
+        for group_id, prompt_id in generator.asked.items():
+            assert asked.setdefault(group_id, prompt_id) == prompt_id
+        assert generator.most <= 5 * 4 * 4
+    assert asked == whole.asked
+    assert len(asked) == 24 * 4
+    rows = run.rows("train")
+    assert [row["step"] for row in rows] == list(range(1, 25))
+    assert max(int(s) for row in rows for s in row["staleness_histogram"]) <= 4
+    assert (tmp_path / "parts" / "metrics.discarded.jsonl").exists()
+
+
+def test_a_dead_generator_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    made: list[StubGenerator] = []
+
+    def another() -> StubGenerator:
+        made.append(StubGenerator(slots=12, most_polls=9, seed=len(made), dies_after=25 if len(made) < 5 else None))
+        return made[-1]
+
+    first = StubGenerator(slots=12, most_polls=9, dies_after=20)
+    run = Run(tmp_path, recipe(k=3), steps=30, generator=first, another=another)
+    assert run.controller.run().step == 30
+    assert len(made) >= 5
+    events = [row for row in run.rows("event") if row["event"] == "generator replaced"]
+    assert len(events) == len(made)
+    assert "signal 9" in events[0]["reason"]
+    rows = run.rows("train")
+    assert all(row["rollouts"] == 16 for row in rows)
+    assert max(int(s) for row in rows for s in row["staleness_histogram"]) <= 3
+
+
+def test_a_generator_that_always_dies_ends_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe(), generator=StubGenerator(dies_after=0), another=lambda: StubGenerator(dies_after=0))
+    with pytest.raises(EngineDied, match="signal 9"):
+        run.controller.run()
+
+
+def test_a_dead_evaluator_is_replaced_and_evaluates_the_same_version(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe(), steps=10)
+    run.evaluation.generator.generator.dies_after = 7
+    run.controller.run()
+    assert [row["step"] for row in run.rows("eval")][:1] == [0]
+    assert all(row["trials"] == 24 for row in run.rows("eval"))
+
+
+def test_a_dead_trainer_leaves_the_run_which_resumes(tmp_path: Path) -> None:
+    class Dying(StubTrainer):
+        def step(self, batch: Batch) -> Any:
+            if self.version == 13:
+                raise EngineDied("the trainer process was killed by signal 9")
+            return super().step(batch)
+
+    with pytest.raises(EngineDied, match="trainer process"):
+        Run(tmp_path, recipe(), trainer=Dying()).controller.run()
+    run = Run(tmp_path, recipe(), resume=True)
+    assert run.controller.step == 10
+    assert run.controller.run().step == 20
+    assert [row["step"] for row in run.rows("train")] == list(range(1, 21))
+
+
+def test_all_prompts_retired_is_a_clear_end(tmp_path: Path) -> None:
+    trainer = StubTrainer()
+    trainer.skill = 50.0
+    run = Run(tmp_path, recipe(), steps=500, task=StubTask(size=30), trainer=trainer)
+    outcome = run.controller.run()
+    assert outcome.reason == "all prompts retired"
+    assert 5 <= outcome.step <= 30
+    assert run.rows("event")[-1]["reason"] == "all prompts retired"
+
+
+def test_batches_with_nothing_to_learn_are_steps_all_the_same(tmp_path: Path) -> None:
+    trainer = StubTrainer()
+    trainer.skill = 50.0
+    run = Run(tmp_path, recipe(curriculum="uniform"), steps=6, trainer=trainer)
+    run.controller.run()
+    assert [len(batch.token_ids) for batch in trainer.batches] == [0] * 6
+    assert run.rows("train")[-1]["dropped_prompts"] == 4
+
+
+@pytest.mark.parametrize("schedule", ["pipeline", "lockstep"])
+def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint(tmp_path: Path, schedule: str) -> None:
+    def listener(row: dict[str, Any]) -> None:
+        if row["kind"] == "train" and row["step"] == 7:
+            signal.raise_signal(signal.SIGTERM)
+
+    run = Run(tmp_path, recipe(schedule), listener=listener)
+    before = signal.signal(signal.SIGTERM, lambda *_: run.controller.stop("SIGTERM"))
+    try:
+        outcome = run.controller.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert outcome.reason == "stopped: SIGTERM"
+    assert outcome.step in (7, 8)
+    resumed = Run(tmp_path, recipe(schedule), resume=True)
+    assert resumed.controller.step == outcome.step
+    assert resumed.controller.run().step == 20
+    assert [row["step"] for row in resumed.rows("train")] == list(range(1, 21))
+    assert resumed.rows("eval")[0]["step"] == 0
+
+
+def test_a_failed_checkpoint_is_told_and_training_goes_on(tmp_path: Path) -> None:
+    class Full(StubTrainer):
+        def save(self, path: Path) -> None:
+            if self.version == 5:
+                raise OSError(28, "No space left on device")
+            super().save(path)
+
+    run = Run(tmp_path, recipe(), steps=10, trainer=Full())
+    assert run.controller.run().step == 10
+    [event] = [row for row in run.rows("event") if row["event"] == "checkpoint failed"]
+    assert "disk is full" in event["reason"]
+    assert run.checkpoints.latest() == tmp_path / "checkpoints" / "step-00000010"
+
+
+def test_training_overlaps_generation_and_evaluation(tmp_path: Path) -> None:
+    """While a step takes its time, rollouts arrive and evaluations end; and idle shares tell who waits."""
+    run = Run(tmp_path, recipe(), steps=6, trainer=StubTrainer(seconds=0.05), checkpoint_every=0)
+    run.controller.run()
+    rows = run.rows("train")[1:]
+    assert np.mean([row["seconds_total"] for row in rows]) < 0.07
+    assert np.mean([row["trainer_idle_share"] for row in rows]) < 0.3
+    assert np.mean([row["generator_idle_share"] for row in rows]) > 0.3
+
+
+def test_verdicts_may_come_from_threads(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe("lockstep"), steps=8, threads=3)
+    run.controller.run()
+    again = Run(tmp_path / "again", recipe("lockstep"), steps=8)
+    again.controller.run()
+    assert [row["rollouts"] for row in run.rows("train")] == [16] * 8
+    assert run.trainer.skill == again.trainer.skill
+    assert not [t for t in threading.enumerate() if t.name.startswith("train")]
+
+
+def test_evaluation_beside_training_needs_its_own_generator(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe())
+    run.evaluation.generator = run.controller.generator
+    with pytest.raises(ValueError, match="of its own"):
+        type(run.controller)(
+            recipe(), run.controller.settings, sampler=run.controller.sampler, generator=run.controller.generator,
+            trainer=run.trainer, verification=run.controller._verification, ledger=run.ledger,
+            metrics=run.controller.metrics, checkpoints=run.checkpoints, evaluation=run.evaluation,
+        )  # fmt: skip
+    run.controller.close()
+
+
+def test_memory_is_flat_and_bookkeeping_is_cheap(tmp_path: Path) -> None:
+    """A small version of bench/controller.py: what a run holds does not grow with its length."""
+    import tracemalloc
+
+    trainer = StubTrainer()
+    trainer.keep = False
+    task = StubTask()
+    run = Run(tmp_path, recipe(curriculum="uniform"), steps=400, trainer=trainer, evaluate_every=0, checkpoint_every=0)
+    sizes: dict[int, int] = {}
+
+    def listener(row: dict[str, Any]) -> None:
+        run.task.judged.clear()
+        if row.get("step") in (200, 400):
+            sizes[row["step"]] = tracemalloc.get_traced_memory()[0]
+
+    run.controller.metrics.listener = listener
+    tracemalloc.start()
+    try:
+        run.controller.run()
+    finally:
+        tracemalloc.stop()
+    assert task.size == 40
+    assert sizes[400] < sizes[200] + 50_000
