@@ -76,11 +76,9 @@ class EngineProcess:
             message = self._inbox.get(timeout=timeout) if timeout != 0.0 else self._inbox.get_nowait()
         except queue.Empty:
             return None
-        if message is None:
-            self._inbox.put(None)  # dead stays dead
+        if message is None or message[0] == "error":
+            self._inbox.put(message)  # dead stays dead, for the same reason
             raise self._obituary()
-        if message[0] == "error":
-            raise EngineDied(f"{self.name}: {message[1]}{self._see_log()}")
         return message
 
     @property
@@ -105,12 +103,13 @@ class EngineProcess:
         self._connection.close()
 
     def _obituary(self) -> EngineDied:
+        self.process.join(5.0)
         while not self._inbox.empty():  # what it said last explains more than its exit code
             message = self._inbox.get()
             if message is not None and message[0] == "error":
+                self._inbox.put(message)
                 return EngineDied(f"{self.name}: {message[1]}{self._see_log()}")
         self._inbox.put(None)
-        self.process.join(5.0)
         code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         return EngineDied(f"the {self.name} process {how}{self._see_log()}")
@@ -149,14 +148,18 @@ class GeneratorProcess:
     def poll(self, timeout: float = 0.0) -> list[Rollout]:
         """Finished rollouts; with a timeout waits that long for the first message."""
         rollouts: list[Rollout] = []
-        message = self.engine.receive(timeout)
-        while message is not None:
-            kind, value = message
-            if kind == "rollouts":
-                rollouts += value
-            elif kind == "state":
-                self._state = value
-            message = self.engine.receive()
+        try:
+            message = self.engine.receive(timeout)
+            while message is not None:
+                kind, value = message
+                if kind == "rollouts":
+                    rollouts += value
+                elif kind == "state":
+                    self._state = value
+                message = self.engine.receive()
+        except EngineDied:
+            if not rollouts:
+                raise  # else they are handed over first; the next call raises
         for rollout in rollouts:
             key = (rollout.group_id, rollout.prompt.prompt_id)
             self._unfinished[key].pop()
