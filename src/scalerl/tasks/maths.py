@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,10 @@ from scalerl.errors import InputError
 from scalerl.tasks.judge import Judge
 
 SECONDS = 1.0
+_MARKS = ("$", r"\boxed", r"\(", r"\[", r"\begin")
+_WORD = re.compile(r"[A-Za-z]{4,}")
+_COMMAND = re.compile(r"\\[A-Za-z]+(?:\{[A-Za-z ]*\})?")
+_PLAIN = re.compile(r"[A-Za-z]{2,}[\s,:]+(?:[A-Za-z]{2,}|[^A-Za-z]*\d)|####|\*\*")
 
 
 class Maths:
@@ -55,7 +60,19 @@ def grade(completion: str, reference: str) -> float:
     gold = _gold(reference)
     if not gold:
         raise ValueError(f"Math-Verify finds no mathematics in the reference answer {reference[:80]!r}")
-    return float(verify(gold, parse(completion, parsing_timeout=None), timeout_seconds=None))
+    return float(verify(gold, parse(delimited(completion), parsing_timeout=None), timeout_seconds=None))
+
+
+def delimited(text: str) -> str:
+    """A bare formula between dollars; prose, `9**9` and what has delimiters stay as they are.
+
+    Outside of delimiters Math-Verify looks for plain numbers only: it reads `2\\sqrt{2}` as 2.
+    """
+    text = text.strip()
+    if _WORD.fullmatch(text):
+        return f"$\\text{{{text}}}$"  # as a product of letters, `Pairs` would equal `Paris`
+    plain = _PLAIN.search(_COMMAND.sub(" ; ", text)) is not None
+    return text if not text or plain or "\n" in text or any(mark in text for mark in _MARKS) else f"${text}$"
 
 
 def prepare() -> None:
@@ -69,4 +86,4 @@ def prepare() -> None:
 def _gold(reference: str) -> Any:
     from math_verify import parse
 
-    return parse(reference, parsing_timeout=None) or parse(f"${reference}$", parsing_timeout=None)
+    return parse(delimited(reference), parsing_timeout=None) or parse(reference, parsing_timeout=None)

@@ -1,0 +1,135 @@
+"""Answers judged in a process of its own: hostile ones are worth 0 soon, our own failures are excluded."""
+
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from scalerl.errors import InputError, VerifierError
+from scalerl.tasks.judge import Judge, JudgeFailure
+
+JUDGE = """
+import os, sys, time
+def grade(answer, reference):
+    print("printing must not confuse the replies")
+    if answer == "hang":
+        return 9 ** 9 ** 9 ** 9          # in C: no signal handler runs
+    if answer == "eat":
+        x = "x" * 10**7
+        while True: x += x
+    if answer == "deep":
+        return grade2(1)
+    if answer == "crash":
+        os.kill(os.getpid(), 11)
+    if answer == "exit":
+        sys.exit(3)
+    if answer == "leave":
+        os._exit(0)
+    if answer == "raise":
+        raise ValueError("no")
+    if answer == "sleep":
+        time.sleep(60)
+    if answer == "list":
+        return [1]
+    if answer == "pid":
+        return os.getpid()
+    return float(answer == reference)
+def grade2(n):
+    return grade2(n + 1)
+"""
+HOSTILE = ["hang", "eat", "deep", "crash", "exit", "leave", "raise", "list"]
+
+
+def at_most(seconds: float) -> float:
+    """A wall-clock limit on a machine that others use too: the time limit is one of CPU time."""
+    return seconds * max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory):
+    file = tmp_path_factory.mktemp("judge") / "stub.py"
+    file.write_text(JUDGE)
+    made = Judge(f"{file}:grade", 2, seconds=0.3, patience=2.0, memory_mb=256)
+    made.check()
+    yield made
+    made.close()
+
+
+def test_an_honest_answer_is_judged(judge: Judge) -> None:
+    assert judge("7", "7") == 1.0
+    assert judge("8", "7") == 0.0
+    assert judge("\ud800\x00\n", "7") == 0.0
+
+
+@pytest.mark.parametrize("answer", HOSTILE)
+def test_a_hostile_answer_is_worth_nothing_and_harms_nothing(judge: Judge, answer: str) -> None:
+    before, began = judge.hostile, time.monotonic()
+    assert judge.reward((answer, "7"), ("7", "7")) == 0.0
+    assert time.monotonic() - began < at_most(2.0)
+    assert judge.hostile == before + 1
+    assert judge("7", "7") == 1.0
+
+
+def test_what_fails_on_the_reference_too_is_our_failure(judge: Judge) -> None:
+    with pytest.raises(VerifierError, match=r"even the reference answer cannot be judged \(ValueError: no\)"):
+        judge.reward(("raise", "7"), ("raise", "7"))
+
+
+def test_waiting_without_computing_is_the_machines_fault(judge: Judge) -> None:
+    with pytest.raises(VerifierError, match="Waited: no verdict within 2 s"):
+        judge.reward(("sleep", "7"), ("7", "7"))
+
+
+def test_a_worker_is_replaced_only_when_it_must_be(judge: Judge) -> None:
+    pids = {judge("pid", "") for _ in range(8)}
+    assert len(pids) == 2  # the worker and its spare take turns
+    with pytest.raises(JudgeFailure, match="ValueError: no"):
+        judge("raise", "")
+    assert {judge("pid", "") for _ in range(4)} == pids
+    with pytest.raises(JudgeFailure, match="Timeout"):
+        judge("hang", "")
+    assert len({judge("pid", "") for _ in range(4)} & pids) == 1
+
+
+def test_threads_can_share_a_judge(judge: Judge) -> None:
+    found: dict[int, float] = {}
+    threads = [threading.Thread(target=lambda i=i: found.update({i: judge(str(i % 3), "1")})) for i in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {i: float(i % 3 == 1) for i in range(30)}
+
+
+def test_a_judge_travels_without_its_processes_and_leaves_none_behind(judge: Judge) -> None:
+    other = pickle.loads(pickle.dumps(judge))
+    pid = int(other("pid", ""))
+    assert (other.seconds, other.memory_mb) == (judge.seconds, judge.memory_mb)
+    assert pid != judge("pid", "")
+    del other
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("{}:grad", 'has no grad: did you mean "grade"'),
+        ("{}:os", "TypeError: os is no function"),
+        ("{}:grade2", "TypeError: too many positional arguments"),
+        ("no_such_module:grade", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_refused_at_once(judge: Judge, target: str, reason: str) -> None:
+    broken = Judge(target.format(judge.target.rpartition(":")[0]), 2)
+    with pytest.raises(InputError, match=reason):
+        broken.check()
+    broken.close()
+
+
+def test_limits_that_cannot_be() -> None:
+    for wrong in ({"seconds": 0}, {"seconds": float("nan")}, {"workers": 0}, {"memory_mb": -1}, {"patience": 0.1}):
+        with pytest.raises(InputError, match="judge:"):
+            Judge("a:b", 1, **wrong)
