@@ -202,6 +202,6 @@ def without_clocks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     clocks = ("seconds", "idle_share", "timestamp")
     kept = [{k: v for k, v in row.items() if not any(word in k for word in clocks)} for row in rows]
     for row in kept:
-        for name in ("compute", "evaluation_compute"):
-            row[name] = {k: v for k, v in row[name].items() if k != "device_hours"}
+        for part in (row["compute"], row["compute"]["evaluation"]):
+            part.pop("device_hours")
     return kept

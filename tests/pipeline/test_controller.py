@@ -41,17 +41,18 @@ def test_every_metric_of_the_issue_is_there(tmp_path: Path) -> None:
         "interrupted_share", "dropped_prompts", "prompts_retired", "prompts_total", "staleness_histogram",
         "staleness_max", "staleness_mean", "versions_per_rollout", "truncation_rate", "entropy", "mismatch_kl", "loss",
         "trained_tokens", "effective_batch", "generator_idle_share", "trainer_idle_share", "seconds_total",
-        "seconds_train", "seconds_controller", "pass_rate", "reward", "outstanding_groups", "unverified", "timestamp",
+        "seconds_train", "seconds_controller", "train_pass_rate", "reward", "outstanding_groups", "unverified",
+        "timestamp",
     ]  # fmt: skip
     assert [name for name in wanted if name not in row] == []
     assert row["policy_version"] == row["step"] == 12
-    assert set(row["compute"]) == {"device_hours", "tokens", "flops"}
+    assert set(row["compute"]) == {"device_hours", "tokens", "flops", "evaluation"}
     assert set(row["compute"]["device_hours"]) == {"generate", "train", "idle"}
     assert row["prompts_retired"] > 0
     evals = run.rows("eval")
     assert [e["step"] for e in evals] == [0, 5, 10]
     assert all(e["policy_version"] == e["step"] and e["trials"] == 24 and e["task"] == "stub" for e in evals)
-    assert row["evaluation_compute"]["tokens"] > 0
+    assert row["compute"]["evaluation"]["tokens"] > 0
 
 
 def test_an_evaluation_that_falls_due_meanwhile_is_made_later_and_a_second_one_is_told(tmp_path: Path) -> None:
@@ -69,7 +70,9 @@ def test_the_forecaster_reads_the_run_directory(tmp_path: Path) -> None:
     Run(tmp_path, recipe("lockstep"), steps=20, evaluate_every=2).controller.run()
     curve = scalerl.read_curve(tmp_path, x="compute/flops")
     assert len(curve.compute) == 11
+    assert curve.score_name == "pass_rate"
     assert curve.trials is not None
+    assert (curve.trials == 24).all()
 
 
 def test_ppo_off_policy_freezes_the_weights_for_a_window(tmp_path: Path) -> None:

@@ -227,8 +227,7 @@ class Controller:
         result = self.evaluation.poll()
         if result is None:
             return False
-        self.ledger.time(0.0, 0.0, 0.0, result.seconds)
-        self.ledger.evaluated(result.prompt_tokens, result.tokens)
+        self.ledger.evaluated(result.seconds, result.prompt_tokens, result.tokens)
         for row in result.rows:
             self._write("eval", row | {"seconds_evaluation": result.seconds})
         return True
@@ -244,8 +243,8 @@ class Controller:
                     time.sleep(self.settings.pause if self.schedule.overlap else 0)
 
     def _write(self, kind: str, row: Mapping[str, Any]) -> None:
-        compute = {"compute": self.ledger.compute(), "evaluation_compute": self.ledger.evaluation()}
-        self.metrics.write(kind, {"step": self.step, "policy_version": self.step, **row, **compute})
+        own: dict[str, Any] = {"step": self.step, "policy_version": self.step}
+        self.metrics.write(kind, {**own, **row, "compute": self.ledger.compute()})
 
     def _revive(self) -> None:
         reason = str(self.generator.dead)

@@ -52,12 +52,11 @@ class Ledger:
             2 * self.parameters * (self.tokens + self.prompt_tokens) + 6 * self.parameters * self.trained_tokens
         )
 
-    def time(self, wall: float, generate: float, train: float, evaluate: float = 0.0) -> None:
+    def time(self, wall: float, generate: float, train: float) -> None:
         """Add a stretch of `wall` seconds, in which each role was busy for so many seconds."""
         self.wall += wall
         self.generate += self.generators * min(generate, wall)
         self.train += (self.generators if self.shared else self.trainers) * min(train, wall)
-        self.evaluate += self.evaluators * evaluate
 
     def generated(self, prompt_tokens: int, tokens: int) -> None:
         """Add a rollout that has arrived, dropped later or not."""
@@ -68,25 +67,23 @@ class Ledger:
         """Add a step's batch."""
         self.trained_tokens += tokens
 
-    def evaluated(self, prompt_tokens: int, tokens: int) -> None:
-        """Add a rollout of an evaluation."""
+    def evaluated(self, seconds: float, prompt_tokens: int, tokens: int) -> None:
+        """Add an evaluation."""
+        self.evaluate += self.evaluators * seconds
         self.evaluation_tokens += tokens
         self.evaluation_flops += 2.0 * self.parameters * (prompt_tokens + tokens)
 
     def compute(self) -> dict[str, Any]:
-        """The `compute` object of a row of metrics.jsonl; the sum over the roles is what the run is billed for."""
+        """The `compute` object of a row of metrics.jsonl; the sum over its roles is what training is billed for."""
         devices = self.generators if self.shared else self.generators + self.trainers
         idle = max(devices * self.wall - self.generate - self.train, 0.0)
         hours = {"generate": self.generate / _HOUR, "train": self.train / _HOUR, "idle": idle / _HOUR}
-        return {"device_hours": hours, "tokens": self.tokens, "flops": self.flops}
-
-    def evaluation(self) -> dict[str, float]:
-        """The same of the evaluations so far, for a key of its own."""
-        return {
+        evaluation = {
             "device_hours": self.evaluate / _HOUR,
-            "tokens": float(self.evaluation_tokens),
+            "tokens": self.evaluation_tokens,
             "flops": self.evaluation_flops,
         }
+        return {"device_hours": hours, "tokens": self.tokens, "flops": self.flops, "evaluation": evaluation}
 
     def state(self) -> dict[str, float]:
         """Totals for `restore`; JSON can hold them."""

@@ -26,6 +26,7 @@ def train_row(
     filtered = recipe.zero_variance == "filter"
     row: dict[str, Any] = {
         "truncation_rate": info.pop("truncated_share"),  # the name that readers of logs know
+        "train_pass_rate": info.pop("pass_rate"),  # the bare name is that of the held-out score, in rows of kind eval
         "effective_batch": info["trained_rollouts"],
         "dropped_prompts": info["prompts_all_correct"] + info["prompts_all_wrong"] if filtered else 0.0,
         "staleness_histogram": staleness_histogram(entries, batch.policy_version),

@@ -91,7 +91,7 @@ _NEVER = frozenset({
     "prob", "probs", "threshold", "target", "weight", "weights", "turns", "step", "steps", "epoch",
     "epochs", "margin", "trials", "samples", "aux", "runtime", "second", "seconds", "sec", "per_second",
     "invalid", "no", "incorrect", "wrong", "truncated", "truncation", "timeout", "overlong",
-    "temperature", "difficulty_mean", "batch", "size", "stop", "response_rate",
+    "hours", "flops", "temperature", "difficulty_mean", "batch", "size", "stop", "response_rate",
 })
 # fmt: on
 

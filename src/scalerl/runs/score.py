@@ -27,6 +27,8 @@ def choose_score(
     candidates = aliases.score_candidates(table.columns)
     if not candidates:
         candidates = _only_bounded(table, path)
+    if table.format.startswith("scalerl") and "pass_rate" in candidates:
+        candidates.sort(key=lambda name: name != "pass_rate")  # the key of our own evaluations: nothing to guess
     name = candidates[0]
     others = f"; also: {selection.shortlist(candidates[1:], 4)}" if len(candidates) > 1 else ""
     notes.append(f"y = {name!r} (guessed; --y overrides{others}).")
