@@ -21,7 +21,8 @@ class Clocks:
         self.seconds: dict[str, float] = {}
         self.train = self.in_flight = 0.0
         self._begun = self._turn = time.monotonic()
-        self._busy_before: float | None = None
+        self._reported = (0.0, 0.0)
+        self._share: float | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -43,8 +44,9 @@ class Clocks:
         """Close a step.
 
         Args:
-            generator: its `state()`; where it reports `seconds_busy` they are taken, else the time in which rollouts
-                were outstanding. inline: training happened in this thread.
+            generator: its `state()`; where it reports `seconds_busy` and `seconds_idle`, their shares since its last
+                report are taken, else the time in which rollouts were outstanding. inline: training happened in this
+                thread.
 
         Returns:
             Wall seconds without those waited for an evaluation; the generator's busy seconds; metrics.
@@ -53,13 +55,9 @@ class Clocks:
         wall = now - self._begun
         paused = self.seconds.get("evaluate", 0.0)
         own = wall - sum(self.seconds.values()) - (self.train if inline else 0.0)
-        busy, total = self.in_flight, generator.get("seconds_busy")
-        if total is not None:
-            # A generator in the place of a dead one counts from 0 again.
-            before = self._busy_before or 0.0
-            busy = total - before if total >= before else total
-            self._busy_before = float(total)
         running = max(wall - paused, 1e-9)
+        share = self._busy_share(generator)
+        busy = min(self.in_flight, running) if share is None else share * running
         metrics = {
             "seconds_total": wall,
             "seconds_train": self.train,
@@ -70,3 +68,13 @@ class Clocks:
         }
         self.seconds, self.train, self.in_flight, self._begun = {}, 0.0, 0.0, now
         return running, busy, metrics
+
+    def _busy_share(self, generator: Mapping[str, Any]) -> float | None:
+        """Of the generator's own clock; a report comes once in a while only, so the last one holds until the next."""
+        busy, idle = float(generator.get("seconds_busy", 0.0)), float(generator.get("seconds_idle", 0.0))
+        if (busy, idle) != self._reported:
+            before = self._reported if busy >= self._reported[0] and idle >= self._reported[1] else (0.0, 0.0)
+            self._reported = busy, idle  # one in the place of a dead one counts from 0 again
+            spent = busy - before[0] + idle - before[1]
+            self._share = (busy - before[0]) / spent if spent > 0 else self._share
+        return self._share

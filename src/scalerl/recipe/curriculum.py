@@ -13,7 +13,7 @@ from typing import Any, Literal
 from scalerl.errors import InputError
 
 CurriculumKind = Literal["no-positive-resampling", "uniform"]
-KEPT_DRAWS = 16  # of each prompt: memory and checkpoints stay flat however long the run
+KEPT_DRAWS = 4  # of each prompt: memory and checkpoints stay flat however long the run
 
 
 class Curriculum:
