@@ -19,14 +19,28 @@ DENSE: dict[str, Any] = {
 }  # fmt: skip
 UNTIED = DENSE | {"tie_word_embeddings": False}
 MOE = UNTIED | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LLAMA = DENSE | {"model_type": "llama"}
 CONFIGS = {"tied": DENSE, "untied": UNTIED, "moe": MOE}
 
 
 def tiny(kind: str = "tied", dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Module:
     model = build_model(CONFIGS[kind], seed)
-    if dtype == torch.float64 and kind == "moe":
+    if dtype != torch.float64:
+        return model.to(dtype)
+    if kind == "moe":
         model.set_experts_implementation("eager")  # type: ignore[operator]  # the grouped matmul knows no fp64
-    return model.to(dtype)
+    return in_fp64(model)
+
+
+def in_fp64(model: nn.Module) -> nn.Module:
+    """The model in fp64 throughout: Hugging Face's norms would compute in fp32 whatever they are given."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if type(child).__name__.endswith("RMSNorm"):
+                exact = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon)  # type: ignore[arg-type]
+                exact.weight = child.weight  # type: ignore[assignment]
+                setattr(module, name, exact)
+    return model.double()
 
 
 def random_batch(seed: int = 0, sequences: int = 12, longest: int = 24, off_policy: float = 0.5) -> Batch:

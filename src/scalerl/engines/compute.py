@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from scalerl.engines.fused import fused_body
 from scalerl.engines.model import body
 
 Body = Callable[[Tensor], Tensor]
@@ -18,7 +19,16 @@ _ATTENTION = "scalerl_fp32_sdpa"
 
 
 def make_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = False, compiled: bool = False) -> Body:
-    """The body as a function, with matmuls in bf16 if asked."""
+    """The body as a function, with matmuls in bf16 if asked: our own fused one where it covers the model."""
+    if not compiled:
+        fused = fused_body(model, bf16, activation_checkpointing)
+        if fused is not None:
+            return fused
+    return plain_body(model, bf16, activation_checkpointing, compiled)
+
+
+def plain_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = False, compiled: bool = False) -> Body:
+    """Hugging Face's own body, of any architecture."""
     _fp32_attention(model)
     if activation_checkpointing:
         _recompute_activations(model)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from scalerl.types import Batch
 
-_FIXED_COST = 64
-"""What a micro-batch costs beside its inputs, in inputs: calls of small kernels from Python."""
+_FIXED_COST = 256
+"""What a micro-batch costs beside its inputs, in inputs: small kernels' calls, and a pass over all parameters."""
 
 
 @dataclass(frozen=True)

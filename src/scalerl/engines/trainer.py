@@ -42,7 +42,7 @@ class TrainerSettings:
         loss, clip, temperature, fp32_head, kl_coefficient: of the recipe.
         learning_rate: after `warmup_steps` of linear warm-up; constant then.
         gradient_clipping: largest gradient norm; None: none.
-        micro_batch_tokens: inputs of one forward pass, padding included. Small ones stay in the processor's cache.
+        micro_batch_tokens: inputs of one forward pass, padding included; memory grows with it.
         compute: of the body. "auto" measures which is faster; a checkpoint keeps what was found.
         activation_checkpointing: computes each layer again in the backward pass, for memory.
         compiled: torch.compile of the body; needs a C++ compiler.
@@ -59,7 +59,7 @@ class TrainerSettings:
     epsilon: float = 1e-15
     weight_decay: float = 0.01
     gradient_clipping: float | None = 1.0
-    micro_batch_tokens: int = 1024
+    micro_batch_tokens: int = 4096
     compute: ComputeDtype = "auto"
     activation_checkpointing: bool = False
     compiled: bool = False
@@ -68,7 +68,7 @@ class TrainerSettings:
     def from_recipe(
         cls,
         recipe: Recipe,
-        micro_batch_tokens: int = 1024,
+        micro_batch_tokens: int = 4096,
         compute: ComputeDtype = "auto",
         activation_checkpointing: bool = False,
         compiled: bool = False,

@@ -1,0 +1,238 @@
+"""The body of a Llama-like model in few passes over memory, with gradients written by hand.
+
+A small model's training step is bound by reading and writing activations, not by matmuls: Hugging Face's RMS norm alone
+makes a dozen passes, forward and backward. Here a norm's weight is folded into the matmul after it, query, key and
+value share one matmul as gate and up do, and each backward pass makes the few passes that its formula needs. Parameters
+are read from the Hugging Face model at every call: nothing is kept, nothing can be stale.
+
+Only for CPUs, and only where the result has been compared with the model's own (`fused_body`). Rows are padded on the
+right, so plain causal attention is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from scalerl.engines.model import body
+
+ARCHITECTURES = ("llama", "qwen3")
+_TOLERANCE = 1e-4  # of the largest state, in fp32
+
+
+def fused_body(model: nn.Module, bf16: bool, recompute: bool = False) -> Callable[[Tensor], Tensor] | None:
+    """(rows, width) ids -> (rows, width, d) last hidden state; None where the architecture is not covered.
+
+    Args:
+        bf16: matmuls in bf16; norms, rotation, attention and the residual stream stay in fp32.
+        recompute: each layer once more in the backward pass, for memory.
+    """
+    if not _covered(model):
+        return None
+    run = _FusedBody(model, bf16, recompute)
+    return run if _agrees(model) else None
+
+
+class _FusedBody:
+    def __init__(self, model: nn.Module, bf16: bool, recompute: bool) -> None:
+        self.body: Any = body(model)
+        config: Any = model.config
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.epsilon = float(config.rms_norm_eps)
+        self.dtype = torch.bfloat16 if bf16 else next(model.parameters()).dtype
+        self.recompute = recompute
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        rows, width = token_ids.shape
+        x = functional.embedding(token_ids, self.body.embed_tokens.weight).view(rows * width, -1)
+        cos, sin = self.body.rotary_emb(x, torch.arange(width)[None])
+        half = cos.shape[-1] // 2
+        sin = torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], -1)  # signs of rotate_half
+        for layer in self.body.layers:
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(self._layer, layer, x, rows, cos[0, :, None], sin, use_reentrant=False)
+            else:
+                x = self._layer(layer, x, rows, cos[0, :, None], sin)
+        return _norm(x, self.body.norm.weight, self.epsilon).view(rows, width, -1)
+
+    def _layer(self, layer: Any, x: Tensor, rows: int, cos: Tensor, sin: Tensor) -> Tensor:
+        """(n, d) residual stream after one layer, n = rows x width."""
+        attention, mlp = layer.self_attn, layer.mlp
+        joined = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        qkv = _norm_linear(x, layer.input_layernorm.weight, joined, self.epsilon, self.dtype)
+        qkv = qkv.view(rows, len(x) // rows, self.heads + 2 * self.kv_heads, -1)
+        query, key, value = _rotated(
+            qkv, self._head_scale(attention), cos, sin, self.epsilon, self.heads, self.kv_heads
+        )
+        mixed = functional.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=True,
+            scale=attention.scaling,
+        )  # fmt: skip
+        x = x + _linear(mixed.transpose(1, 2).reshape(len(x), -1), attention.o_proj.weight, self.dtype)
+        joined = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+        gate_up = _norm_linear(x, layer.post_attention_layernorm.weight, joined, self.epsilon, self.dtype)
+        return x + _swiglu_linear(gate_up, mlp.down_proj.weight, self.dtype)
+
+    def _head_scale(self, attention: Any) -> Tensor | None:
+        """(heads + kv_heads, head_dim) weights of the norms of query and key, where the model has them."""
+        if not hasattr(attention, "q_norm"):
+            return None
+        query, key = attention.q_norm.weight, attention.k_norm.weight
+        return torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
+
+
+def _inverse_rms(x: Tensor, epsilon: float) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()
+
+
+def _norm_backward(grad_unit: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
+    """Gradient through unit = x * inverse_rms(x): what points along `unit` is lost."""
+    along = (grad_unit * unit).mean(-1, keepdim=True)
+    return torch.addcmul(grad_unit, unit, along, value=-1).mul_(inverse)
+
+
+class _Norm(torch.autograd.Function):
+    """y = unit(x) * scale."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
+        inverse = _inverse_rms(x, epsilon)
+        unit = x * inverse
+        ctx.save_for_backward(unit, inverse, scale)
+        return unit * scale
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        unit, inverse, scale = ctx.saved_tensors
+        return _norm_backward(grads[0] * scale, unit, inverse), (grads[0] * unit).sum(0), None
+
+
+class _NormLinear(torch.autograd.Function):
+    """y = unit(x) @ (weight * scale).T, computed and returned in `dtype`; equal to norm, then linear."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+        inverse = _inverse_rms(x, epsilon)
+        unit = (x * inverse).to(dtype)
+        folded = (weight * scale).to(dtype)
+        ctx.save_for_backward(unit, inverse, scale, weight, folded)
+        return unit @ folded.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        unit, inverse, scale, weight, folded = ctx.saved_tensors
+        grad_folded = (grads[0].T @ unit).to(weight.dtype)
+        grad_unit = (grads[0] @ folded).to(inverse.dtype)
+        grad_x = _norm_backward(grad_unit, unit.to(inverse.dtype), inverse)
+        return grad_x, (grad_folded * weight).sum(0), grad_folded * scale, None, None
+
+
+class _Linear(torch.autograd.Function):
+    """y = x @ weight.T, computed and returned in `dtype`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        cast_x, cast_weight = x.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(cast_x, cast_weight)
+        ctx.dtypes = (x.dtype, weight.dtype)
+        return cast_x @ cast_weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        return (grads[0] @ weight).to(ctx.dtypes[0]), (grads[0].T @ x).to(ctx.dtypes[1]), None
+
+
+class _SwigluLinear(torch.autograd.Function):
+    """y = (silu(gate) * up) @ weight.T of (n, 2 f) gate and up side by side, in their dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        gate, up = gate_up.chunk(2, 1)
+        active = functional.silu(gate)
+        product = active * up
+        cast = weight.to(dtype)
+        ctx.save_for_backward(gate_up, active, product, cast)
+        ctx.dtype = weight.dtype
+        return product @ cast.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        gate_up, active, product, cast = ctx.saved_tensors
+        grad_product = grads[0] @ cast
+        grad = torch.empty_like(gate_up)
+        (gate, up), (grad_gate, grad_up) = gate_up.chunk(2, 1), grad.chunk(2, 1)
+        torch.mul(grad_product, active, out=grad_up)
+        torch.ops.aten.silu_backward.grad_input(grad_product.mul_(up), gate, grad_input=grad_gate)
+        return grad, (grads[0].T @ product).to(ctx.dtype), None
+
+
+class _Rotated(torch.autograd.Function):
+    """(rows, width, heads, dim) queries, keys and values of one matmul -> the three, in fp32, normed and rotated."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, scale: Tensor | None, cos: Tensor, sin: Tensor, epsilon: float, heads: int, kv_heads: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        turned = heads + kv_heads
+        unit = qkv[:, :, :turned].to(cos.dtype)
+        inverse = None
+        own_cos, own_sin, half = cos, sin, cos.shape[-1] // 2
+        if scale is not None:
+            inverse = _inverse_rms(unit, epsilon)
+            unit = unit * inverse
+            own_cos, own_sin = cos * scale, sin * scale.roll(half, -1)
+        out = torch.addcmul(unit * own_cos, unit.roll(half, -1), own_sin)
+        ctx.save_for_backward(unit, inverse, own_cos, own_sin, cos, sin)
+        ctx.shape, ctx.dtype, ctx.turned = qkv.shape, qkv.dtype, turned
+        return out[:, :, :heads], out[:, :, heads:], qkv[:, :, turned:].to(cos.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        unit, inverse, own_cos, own_sin, cos, sin = ctx.saved_tensors
+        half = cos.shape[-1] // 2
+        grad_out = torch.cat([grads[0], grads[1]], 2)
+        grad_unit = torch.addcmul((grad_out * own_sin).roll(half, -1), grad_out, own_cos)
+        grad_scale = None
+        if inverse is not None:
+            straight, crossed = (grad_out * unit).sum(0), (grad_out * unit.roll(half, -1)).sum(0)
+            grad_scale = (straight * cos).sum(0) + (crossed * sin).sum(0).roll(half, -1)
+            grad_unit = _norm_backward(grad_unit, unit, inverse)
+        grad = torch.empty(ctx.shape, dtype=ctx.dtype)
+        grad[:, :, : ctx.turned] = grad_unit
+        grad[:, :, ctx.turned :] = grads[2]
+        return grad, grad_scale, None, None, None, None, None
+
+
+# `apply` has no types of its own.
+_norm: Callable[..., Tensor] = _Norm.apply
+_norm_linear: Callable[..., Tensor] = _NormLinear.apply
+_linear: Callable[..., Tensor] = _Linear.apply
+_swiglu_linear: Callable[..., Tensor] = _SwigluLinear.apply
+_rotated: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Rotated.apply
+
+
+def _covered(model: nn.Module) -> bool:
+    config: Any = model.config
+    if config.model_type not in ARCHITECTURES or next(model.parameters()).device.type != "cpu":
+        return False
+    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        return False
+    biased = any(isinstance(m, nn.Linear) and m.bias is not None for m in body(model).modules())
+    return not biased and str(config.hidden_act) == "silu"
+
+
+@torch.no_grad()
+def _agrees(model: nn.Module) -> bool:
+    """Whether the hidden states of a few random rows are the model's own."""
+    config: Any = model.config
+    ids = torch.randint(config.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
+    expected = body(model)(input_ids=ids, use_cache=False).last_hidden_state
+    difference = (_FusedBody(model, False, False)(ids) - expected).abs().max()
+    return bool(difference <= _TOLERANCE * expected.abs().max())

@@ -1,0 +1,94 @@
+"""The fused body: the model's own values and gradients, in fp64 to rounding, or not used at all."""
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import DENSE, LLAMA, MOE, UNTIED, in_fp64
+from torch import Tensor, nn
+
+from scalerl.engines import fused
+from scalerl.engines.compute import plain_body
+from scalerl.engines.fused import fused_body
+from scalerl.engines.model import body, build_model
+
+
+def varied(config: dict[str, Any], dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Norm weights start at 1, where a forgotten one would not show."""
+    model = build_model(config)
+    model = in_fp64(model) if dtype == torch.float64 else model.to(dtype)
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.copy_(1 + 0.3 * torch.randn(parameter.shape, generator=rng))
+    return model
+
+
+def outcome(model: nn.Module, run: Any, shape: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
+    rng = torch.Generator().manual_seed(1)
+    ids = torch.randint(40, shape, generator=rng)
+    hidden = run(ids)
+    pull = torch.randn(hidden.shape, generator=rng, dtype=torch.float64).to(hidden.dtype)
+    return hidden.detach(), list(torch.autograd.grad((hidden * pull).sum(), list(body(model).parameters())))
+
+
+@pytest.mark.parametrize("config", [DENSE, UNTIED, LLAMA, DENSE | {"num_key_value_heads": 4}])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 40)])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_values_and_gradients_are_the_model_s(config: dict[str, Any], shape: tuple[int, int], recompute: bool) -> None:
+    model = varied(config)
+    run = fused_body(model, bf16=False, recompute=recompute)
+    assert run is not None
+    expected, expected_gradients = outcome(model, plain_body(model, bf16=False), shape)
+    found, gradients = outcome(model, run, shape)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 * float(expected.abs().max()))
+    for gradient, true in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, true, rtol=0, atol=1e-11 * float(true.abs().max() + 1))
+
+
+def test_bf16_is_as_near_as_autocast_s() -> None:
+    model = varied(DENSE, torch.float32)
+    true, true_gradients = outcome(model, plain_body(model, bf16=False), (8, 30))
+    errors = []
+    for run in (fused_body(model, bf16=True), plain_body(model, bf16=True)):
+        found, gradients = outcome(model, run, (8, 30))
+        errors.append((found - true).norm() / true.norm())
+        errors += [(g - t).norm() / t.norm() for g, t in zip(gradients, true_gradients, strict=True)]
+    half = len(errors) // 2
+    assert max(errors[:half]) < 0.05
+    assert max(errors[:half]) < 1.5 * max(errors[half:])
+
+
+def test_parameters_are_read_at_every_call() -> None:
+    model = varied(DENSE)
+    run = fused_body(model, bf16=False)
+    assert run is not None
+    ids = torch.arange(5)[None]
+    before = run(ids)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    assert not torch.allclose(run(ids), before)
+    torch.testing.assert_close(run(ids), plain_body(model, bf16=False)(ids))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MOE,
+        DENSE | {"attention_bias": True},
+        DENSE | {"hidden_act": "gelu"},
+        DENSE | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+    ],
+)
+def test_what_is_not_covered_is_left_to_the_model(config: dict[str, Any]) -> None:
+    assert fused_body(build_model(config), bf16=False) is None
+
+
+def test_what_does_not_agree_is_left_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = varied(DENSE)
+    model.config.rms_norm_eps = 0.1  # type: ignore[union-attr]  # the modules keep the epsilon they were built with
+    assert fused_body(model, bf16=False) is None
+    monkeypatch.setattr(fused, "ARCHITECTURES", ())
+    assert fused_body(varied(DENSE), bf16=False) is None
