@@ -13,8 +13,13 @@ import pytest
 from pipeline_stubs import Run, StubGenerator, StubTask, StubTrainer, recipe, without_clocks
 
 import scalerl
-from scalerl.errors import EngineDied
+from scalerl.errors import EngineDied, InputError
+from scalerl.pipeline.settings import ControllerSettings
 from scalerl.types import Batch
+
+
+class Killed(BaseException):
+    """As little warning as SIGKILL gives: nobody catches it."""
 
 
 @pytest.mark.parametrize("k", [1, 2, 8])
@@ -87,6 +92,34 @@ def test_a_window_that_the_run_does_not_fill_is_generated_only_as_far(tmp_path: 
     run = Run(tmp_path, recipe("ppo-off-policy", k=4), steps=6, evaluate_every=0)
     assert run.controller.run().step == 6
     assert run.raw.made == 6 * 16
+    longer = Run(tmp_path, recipe("ppo-off-policy", k=4), steps=11, evaluate_every=0, resume=True)
+    assert longer.controller.run().step == 11
+    assert [len(row["staleness_histogram"]) for row in longer.rows("train")] == [1] * 11
+
+
+@pytest.mark.parametrize("at", [3, 8])
+def test_ppo_off_policy_goes_on_in_the_middle_of_a_window(tmp_path: Path, at: int) -> None:
+    settings = recipe("ppo-off-policy", k=3)
+
+    def listener(row: dict[str, Any]) -> None:
+        if row["kind"] == "train" and row["step"] == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        Run(tmp_path, settings, steps=12, checkpoint_every=1, listener=listener).controller.run()
+    run = Run(tmp_path, settings, steps=12, checkpoint_every=1, resume=True)
+    assert run.controller.step == at - 1
+    run.controller.run()
+    assert [row["staleness_histogram"] for row in run.rows("train")] == [{str(i % 3): 16} for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "capacity", "message"),
+    [("ppo-off-policy", 16, "leave it out"), ("pipeline", 3, "nearest valid is 4"), ("pipeline", 99, "valid is 20")],
+)
+def test_impossible_capacities_are_refused(schedule: str, capacity: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ControllerSettings(5, capacity=capacity).check(recipe(schedule))
 
 
 def test_lockstep_repeats_itself(tmp_path: Path) -> None:
@@ -95,10 +128,6 @@ def test_lockstep_repeats_itself(tmp_path: Path) -> None:
         run.controller.run()
     assert without_clocks(runs[0].rows("train")) == without_clocks(runs[1].rows("train"))
     assert all(row["staleness_histogram"] == {"0": 16} for row in runs[0].rows("train"))
-
-
-class Killed(BaseException):
-    pass
 
 
 @pytest.mark.parametrize("at", [7, 12, 15, 33])

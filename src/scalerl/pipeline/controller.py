@@ -63,6 +63,7 @@ class Controller:
         self.metrics, self.checkpoints, self.evaluation, self.counts = metrics, checkpoints, evaluation, counts
         if evaluation is not None and evaluation.generator is generator and self.schedule.overlap:
             raise ValueError("evaluation beside training needs a generator of its own")
+        settings.check(recipe)
         self.step = 0
         self._verification = verification
         self._buffer = self._new_buffer()
@@ -126,7 +127,7 @@ class Controller:
         return any([self._submit(), self._collect(), self._train(), self._poll_evaluation()])  # all of them, each time
 
     def _submit(self) -> bool:
-        if self._exhausted or self._stop is not None or not self.schedule.at_boundary(self.step):
+        if self._exhausted or self._stop is not None or not self.schedule.renews(len(self._buffer)):
             return False
         needed = (self.settings.steps - self.step) * self.recipe.prompts_per_step - len(self._buffer)
         requests = []
@@ -188,7 +189,7 @@ class Controller:
         self._clocks.train = done.seconds
         self._buffer.trained(done.entries)
         self.step += 1
-        if self.schedule.at_boundary(self.step):
+        if self.schedule.renews(len(self._buffer)):
             self._publish()
         self.ledger.trained(len(done.batch.token_ids))
         row = train_row(self.recipe, done.batch, done.entries, done.stats, self._buffer, self.sampler)

@@ -12,13 +12,12 @@ class Schedule:
     """What the controller asks at each turn.
 
     Attributes:
-        window: steps between two submissions and two weight updates; 1 submits and sends at every step.
         max_staleness: k of the admission.
-        whole: a batch is taken only when everything outstanding has finished, and in the order of submission.
+        whole: prompts are submitted and weights sent only when nothing is outstanding, and batches taken only when all
+            of it has finished, in the order of submission. Without, both happen at every step.
         overlap: training and evaluation run beside generation; without, one thing happens at a time.
     """
 
-    window: int
     max_staleness: int
     whole: bool
     overlap: bool
@@ -30,12 +29,11 @@ class Schedule:
         `lockstep`: a batch, a step, in turns, and the same in every repetition.
         """
         if recipe.schedule == "pipeline":
-            return cls(1, recipe.max_staleness, whole=False, overlap=True)
+            return cls(recipe.max_staleness, whole=False, overlap=True)
         if recipe.schedule == "ppo-off-policy":
-            k = max(recipe.max_staleness, 1)
-            return cls(k, k - 1, whole=True, overlap=True)
-        return cls(1, 0, whole=True, overlap=False)
+            return cls(max(recipe.max_staleness, 1) - 1, whole=True, overlap=True)
+        return cls(0, whole=True, overlap=False)
 
-    def at_boundary(self, step: int) -> bool:
-        """Whether weights are sent and prompts submitted after `step` steps."""
-        return step % self.window == 0
+    def renews(self, outstanding: int) -> bool:
+        """Whether weights are sent and prompts submitted with so many groups outstanding."""
+        return outstanding == 0 or not self.whole
