@@ -8,7 +8,6 @@ import pytest
 
 from scalerl.curves.calibrate import BankCurve, calibrate
 from scalerl.curves.calibration import (
-    LEVELS,
     NO_CALIBRATION,
     REACHES,
     conformal_multipliers,
@@ -50,8 +49,8 @@ def test_a_bank_curve_gets_the_table_learnt_without_its_source(bank: list[BankCu
     table = calibrate([*bank, BankCurve("wild", wild)])
     assert table.without["wild"].max() <= table.multipliers.max()
     assert table.source_of(wild.upto(12)) == "wild"
-    factor = table.multiplier(wild.upto(15), np.array([30.0]), 0.9)[0]
-    assert factor == pytest.approx(table.without["wild"][LEVELS.index(0.9), REACHES.index(2.0)])
+    factor = table.multiplier(wild.upto(15), np.array([30.0]))[0]
+    assert factor == pytest.approx(table.without["wild"][REACHES.index(2.0)])
     save(table, tmp_path / "table.json")
     again = load(tmp_path / "table.json")
     assert np.allclose(again.multipliers, table.multipliers, atol=5e-4)
@@ -85,4 +84,4 @@ def test_the_shipped_table_is_measured_and_never_narrows() -> None:
     assert len(table.provenance["sources"]) >= 15
     assert (table.multipliers >= 1).all()
     assert all(0.85 <= table.measured[f"{r:g}"]["coverage"] <= 0.98 for r in REACHES)
-    assert NO_CALIBRATION.multiplier(simulate("iid", np.random.default_rng(1)).curve, np.array([1e9]), 0.9) == 1
+    assert NO_CALIBRATION.multiplier(simulate("iid", np.random.default_rng(1)).curve, np.array([1e9])) == 1

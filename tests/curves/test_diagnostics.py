@@ -105,6 +105,6 @@ def test_truncation_is_unknown_high_rising_or_fine(rate: np.ndarray | None, expe
 
 def test_how_far_the_run_got_is_said_below_three_C_mid() -> None:
     early = simulate("iid", np.random.default_rng(3), points=60, reach=1.0).curve
-    assert "not identified below 1.5" in said(early)[1]
+    assert "the ceiling A is not identified: the run has reached" in said(early)[1]
     later = simulate("iid", np.random.default_rng(3), points=60, reach=2.2).curve
-    assert "provisional below 3" in said(later)[1]
+    assert "the ceiling A is provisional: the run has reached" in said(later)[1]

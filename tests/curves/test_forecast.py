@@ -40,21 +40,32 @@ def test_verdicts_follow_the_gain_at_the_budget() -> None:
     assert scalerl.forecast(run(200_000, sd=0.001)).verdict == STOP
     unsure = scalerl.forecast(run(20_000), threshold=0.018)
     assert unsure.verdict == UNSURE
-    assert "should decide" in unsure.reasons[-1] or "unlikely to decide" in unsure.reasons[-1]
+    assert "even odds of deciding" in unsure.reasons[-1] or "unlikely to decide" in unsure.reasons[-1]
+    assert 0.05 < unsure.chance < 0.95
+    assert f"{100 * unsure.chance:.0f} %" in unsure.reasons[0]
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "vetoes", "expected"),
+    ("chance", "vetoes", "expected"),
     [
-        (0.011, 0.05, [], CONTINUE),
-        (-0.02, 0.009, [], STOP),
-        (0.0, 0.02, [], UNSURE),
-        (0.010, 0.02, [], UNSURE),
-        (0.011, 0.05, ["collapse: ..."], NO_FORECAST),
+        (0.90, [], CONTINUE),
+        (0.89, [], UNSURE),
+        (0.11, [], UNSURE),
+        (0.0999, [], STOP),
+        (0.99, ["collapse: ..."], NO_FORECAST),
     ],
 )
-def test_judge_is_strict_about_the_threshold(low: float, high: float, vetoes: list[str], expected: str) -> None:
-    assert judge((low + high) / 2, low, high, 0.01, vetoes, 0.9, "going on").verdict == expected
+def test_a_verdict_needs_the_certainty_of_the_level(chance: float, vetoes: list[str], expected: str) -> None:
+    assert judge(0.02, -0.01, 0.05, 0.01, vetoes, 0.9, "going on", chance).verdict == expected
+
+
+def test_the_chance_agrees_with_the_interval_of_the_gain() -> None:
+    fc = scalerl.forecast(run(9000), at=["2x"], budget="2x", threshold=0.03, calibration=NO_CALIBRATION)
+    row = fc.table[0]
+    at_low = scalerl.forecast(run(9000), at=["2x"], threshold=row.gain_low, calibration=NO_CALIBRATION)
+    at_high = scalerl.forecast(run(9000), at=["2x"], threshold=row.gain_high, calibration=NO_CALIBRATION)
+    assert at_low.chance == pytest.approx(0.95, abs=0.005)
+    assert at_high.chance == pytest.approx(0.05, abs=0.005)
 
 
 def test_upto_is_the_same_as_never_having_seen_the_rest() -> None:
@@ -93,7 +104,7 @@ def test_the_marginal_gain_is_the_slope_of_the_law() -> None:
 
 
 def test_compute_to_reach_a_target_brackets_the_law_and_says_never_above_the_ceiling() -> None:
-    fc = scalerl.forecast(run(9000, sd=0.002), target=0.62)
+    fc = scalerl.forecast(run(9000, sd=0.002), target=0.62, level=0.99)
     truth = float(SIGMOID.inverse(0.62, R0, A, B, C_MID))
     assert fc.target.low <= truth <= fc.target.high
     assert fc.target.low <= fc.target.compute <= fc.target.high

@@ -93,10 +93,11 @@ def test_a_falling_fit_has_no_ceiling(answer: Forecast) -> None:
 
 def test_measured_coverage_is_printed_beside_the_intervals(answer: Forecast, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {"multipliers": [1.0], "bank": {"curves": 60}, "left_out_source": "tinyzero"}
-    found["measured"] = {"reach": 2.0, "coverage": 0.91, "curves": 53, "median_error": 0.0213}
+    found["measured"] = {"reach": 2.0, "coverage": 0.91, "curves": 53, "sources": 21}
     monkeypatch.setattr(Forecast, "calibration_summary", lambda self: found)
     said = calibration_lines(answer)
-    assert "91 % of 53 real runs at 2x" in said[0]
+    assert "Measured at 2x" in said[0]
+    assert "91 % of 53 real runs of 21 sources" in said[0]
     assert "0.021" in said[0]
     assert "tinyzero" in said[1]
     monkeypatch.setattr(

@@ -78,10 +78,9 @@ def _notes(curves: Sequence[tuple[str, Curve]], out: str | None) -> None:
 
 
 def _answer(table: Calibration) -> dict[str, Any]:
-    from scalerl.curves.calibration import LEVELS, REACHES
+    from scalerl.curves.calibration import REACHES
 
     return {
-        "levels": list(LEVELS),
         "reaches": list(REACHES),
         "multipliers": table.multipliers.tolist(),
         "measured": table.measured,

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from scalerl.runs import Curve, RunLog
 
 NO_FORECAST = "NO-FORECAST"
+ONLY_WITH_A_FORECAST = (
+    "level", "marginal_now", "target", "threshold", "budget", "chance_above_threshold", "decide_at"
+)  # fmt: skip
 
 
 def refused(error: ForecastRefused, log: RunLog, curve: Curve, as_json: bool, plot: str | None = None) -> int:
@@ -31,6 +34,8 @@ def refused(error: ForecastRefused, log: RunLog, curve: Curve, as_json: bool, pl
 
 def _answer(reason: str, log: RunLog, curve: Curve) -> dict[str, object]:
     """Schema 1 with everything that a refused forecast lacks empty."""
+    from scalerl.curves.forecast import CAVEAT
+
     return {
         "schema": 1,
         "run": curve.name,
@@ -48,6 +53,8 @@ def _answer(reason: str, log: RunLog, curve: Curve) -> dict[str, object]:
         "families": [],
         "backtest": [],
         "calibration": None,
+        **dict.fromkeys(ONLY_WITH_A_FORECAST),
+        "caveat": CAVEAT,
         "verdict": NO_FORECAST,
         "reasons": [reason],
         "vetoes": [reason],

@@ -175,7 +175,7 @@ def _one(
         if method != OURS:
             return *BASELINES[method](early, at, level), ""
         _, post = conditioned(early, "auto", prior)
-        factor = calibration.multiplier(early, np.array([at]), level)
+        factor = calibration.multiplier(early, np.array([at]))
         p = predict(post, np.array([at]), level).widened(factor, factor)
         return float(p.low[0]), float(p.score[0]), float(p.high[0]), ""
     except ForecastRefused as reason:

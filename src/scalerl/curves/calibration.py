@@ -2,7 +2,7 @@
 
 For each curve of the bank and each reach r = end / cut, the raw interval's miss is z, the distance of the actual end
 from the median in half-widths. The multiplier at r is the conformal quantile of |z| over the bank, smoothed over
-neighbouring r. `scalerl calibrate` makes the table; a curve of the bank is recognised by its points and gets the
+neighbouring r and averaged over levels: one number a reach, so that a wider level is a wider interval. `scalerl calibrate` makes the table; a curve of the bank is recognised by its points and gets the
 multipliers learnt without its source, so that no curve calibrates itself.
 """
 
@@ -23,7 +23,8 @@ from scalerl.errors import InputError
 from scalerl.runs import Curve
 
 FloatArray = NDArray[np.float64]
-LEVELS = (0.5, 0.8, 0.9, 0.95)
+LEVELS = (0.8, 0.9, 0.95)
+"""Levels whose multipliers are averaged."""
 REACHES = (1.5, 2.0, 3.0, 4.0, 6.0)
 _BANDWIDTH = 0.2
 """Of the smoothing over log reach: half the way from 2x to 3x."""
@@ -32,10 +33,10 @@ _TABLE = Path(__file__).with_name("calibration.json")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Multipliers of the half-widths by level and reach, with what they were learnt from.
+    """Multipliers of the half-widths by reach, with what they were learnt from.
 
     Attributes:
-        multipliers: (levels, reaches). provenance: how, from what and when the table was made.
+        multipliers: (reaches,). provenance: how, from what and when the table was made.
         without: source -> multipliers learnt from all other sources.
         fingerprints: fingerprint of a bank curve -> its source.
         measured: reach -> coverage and errors that were measured, leaving each curve's source out.
@@ -47,13 +48,12 @@ class Calibration:
     fingerprints: dict[str, str]
     measured: dict[str, Any]
 
-    def multiplier(self, curve: Curve, compute: FloatArray, level: float) -> FloatArray:
+    def multiplier(self, curve: Curve, compute: FloatArray) -> FloatArray:
         """(k,) factor for the half-widths of a forecast of `curve` at each compute."""
         source = self.source_of(curve)
         table = self.without.get(source, self.multipliers) if source else self.multipliers
-        per_reach = [float(np.interp(level, LEVELS, column)) for column in table.T]
         reach = np.log(np.maximum(compute / curve.compute[-1], 1.0))
-        factor: FloatArray = np.interp(reach, np.log(REACHES), per_reach)
+        factor: FloatArray = np.interp(reach, np.log(REACHES), table)
         return factor
 
     def source_of(self, curve: Curve) -> str | None:
@@ -68,7 +68,7 @@ class Calibration:
         return {"reach": float(nearest), **self.measured[nearest]}
 
 
-NO_CALIBRATION = Calibration(np.ones((len(LEVELS), len(REACHES))), {"curves": 0}, {}, {}, {})
+NO_CALIBRATION = Calibration(np.ones(len(REACHES)), {"curves": 0}, {}, {}, {})
 
 
 def fingerprint(curve: Curve) -> str:
@@ -108,8 +108,11 @@ def load(path: Path) -> Calibration:
     """Read a table written by `save`."""
     try:
         raw = json.loads(path.read_text())
+        multipliers = np.array(raw["multipliers"], dtype=np.float64)
+        if multipliers.shape != (len(REACHES),):
+            raise ValueError(f"multipliers must be {len(REACHES)} numbers, one for each of the reaches {REACHES}")
         return Calibration(
-            np.array(raw["multipliers"]),
+            multipliers,
             raw["provenance"],
             {source: np.array(table) for source, table in raw["without"].items()},
             raw["fingerprints"],
@@ -123,7 +126,6 @@ def save(table: Calibration, path: Path) -> None:
     """Write a table as JSON."""
     content = {
         "schema": 1,
-        "levels": LEVELS,
         "reaches": REACHES,
         "multipliers": table.multipliers.round(3).tolist(),
         "provenance": table.provenance,

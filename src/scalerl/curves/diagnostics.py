@@ -116,12 +116,8 @@ def vetoes(curve: Curve, fitted: Fit) -> list[str]:
 def warnings(curve: Curve, fitted: Fit, truncation: FloatArray | None) -> list[str]:
     """Reservations that do not stop a verdict, one sentence each."""
     found = []
-    if fitted.C_over_C_mid < 1.5:
-        found.append(
-            f"the run has reached {fitted.C_over_C_mid:.2f} C_mid: the ceiling A is not identified below 1.5 C_mid"
-        )
-    elif fitted.C_over_C_mid < 3:
-        found.append(f"the run has reached {fitted.C_over_C_mid:.2f} C_mid: the ceiling A is provisional below 3 C_mid")
+    if fitted.ceiling != "identified":
+        found.append(f"the ceiling A is {fitted.ceiling}: {fitted.ceiling_reason}")
     if fitted.A > 0.995 and curve.score.max() < 0.95:
         found.append("A lies at its bound of 1: the curve has not bent yet")
     if fitted.autocorrelation > 0.4:

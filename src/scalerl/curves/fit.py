@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,12 +22,17 @@ from scalerl.words import in_words
 
 FloatArray = NDArray[np.float64]
 Method = Literal["scalerl", "paper"]
+Ceiling = Literal["identified", "provisional", "not identified"]
+IDENTIFIED, SETTLED = 1.5, 3.0
+"""C / C_mid below which there is no A, and below which it is provisional."""
+WIDE = 0.3
+"""Width of A's 90 % interval above which no A is stated, and half of it above which it is provisional."""
 PARAMETERS = ("R0", "A", "B", "C_mid")
 MIN_POINTS = 5
 """Four parameters and one point to check them by; a verdict asks for more (see diagnostics)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit:
     """A law fitted to a curve. R0, A are scores; C_mid is in the curve's unit; B has none.
 
@@ -51,10 +57,39 @@ class Fit:
     posterior: Posterior
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={getattr(self, name):.4g}" for name in PARAMETERS)
+        return f"Fit({self.curve.name}: {self.law.name}, {numbers}, {len(self.curve)} points)"
+
     @property
     def C_over_C_mid(self) -> float:
         """How far the run got: compute of the last point over C_mid. Below 1.5 the ceiling is unknown."""
         return float(self.curve.compute[-1] / self.C_mid)
+
+    @property
+    def ceiling(self) -> Ceiling:
+        """Whether A is "identified", "provisional" or "not identified".
+
+        By how far the run got (1.5 and 3 C_mid), and by A's 90 % interval, since among noise C_mid itself is a guess.
+        """
+        low, high = self.interval("A")
+        if self.C_over_C_mid < IDENTIFIED or high - low > WIDE:
+            return "not identified"
+        return "identified" if self.C_over_C_mid >= SETTLED and high - low <= WIDE / 2 else "provisional"
+
+    @property
+    def ceiling_reason(self) -> str:
+        """Why the ceiling is not simply identified; empty if it is."""
+        low, high = self.interval("A")
+        if self.C_over_C_mid < IDENTIFIED:
+            return f"the run has reached {self.C_over_C_mid:.2f} C_mid, below {IDENTIFIED:g}"
+        if high - low > WIDE / 2:
+            return f"its interval runs from {low:.3f} to {high:.3f}"
+        return (
+            f"the run has reached {self.C_over_C_mid:.2f} C_mid, below {SETTLED:g}"
+            if self.C_over_C_mid < SETTLED
+            else ""
+        )
 
     def predict(self, compute: Any) -> FloatArray:
         """The law's score at `compute`."""
@@ -67,15 +102,15 @@ class Fit:
         if not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1, got {level}")
         tails = ((1 - level) / 2, (1 + level) / 2)
-        if self.method == "paper" and name == "A":
-            return self.A - A_MARGIN, self.A + A_MARGIN
+        if self.method == "paper":  # the paper states a margin for A and none for the others
+            return (self.A - A_MARGIN, self.A + A_MARGIN) if name == "A" else (math.nan, math.nan)
         post, column = self.posterior, PARAMETERS.index(name)
         if column < 2:
             mean, sd = post.mean[:, column, None], np.sqrt(post.cov[:, column, column])[:, None]
             low, high = np.clip(mixture_quantiles(post.weight, mean, sd, tails)[:, 0], 0.0, 1.0)
         else:
             low, high = _grid_interval(post.B if name == "B" else post.C_mid, post.weight, tails)
-        # The estimate knows no prior and no drift; where it falls outside, the two disagree and both count.
+        # The estimate knows no drift; where it falls outside, the two disagree and both count.
         estimate = getattr(self, name)
         return min(float(low), estimate), max(float(high), estimate)
 
@@ -88,7 +123,8 @@ class Fit:
         ]
         for name in PARAMETERS:
             low, high = self.interval(name, level)
-            lines.append(f"{name:<10}{getattr(self, name):>12.4g}{low:>12.4g}{high:>12.4g}")
+            ends = "" if math.isnan(low) else f"{low:>12.4g}{high:>12.4g}"
+            lines.append(f"{name:<10}{getattr(self, name):>12.4g}{ends}")
         lines.append(f"C/C_mid {self.C_over_C_mid:.2f}   residual sd {self.residual_sd:.4f}"
                      f"   autocorrelation {self.autocorrelation:+.2f}   method {self.method}")  # fmt: skip
         return "\n".join([*lines, *self.explain(level), *self.notes])
@@ -98,13 +134,10 @@ class Fit:
         unit = self.curve.unit
         low, high = self.interval("A", level)
         reach = self.C_over_C_mid
-        if reach < 1.5:
-            ceiling = (
-                f"A: the run has reached {reach:.2f} C_mid; below 1.5 the ceiling is not identified "
-                f"(anything from {low:.3f} to {high:.3f} fits)."
-            )
+        if self.ceiling == "not identified":
+            ceiling = f"A: the ceiling is not identified: {self.ceiling_reason}."
         else:
-            tag = "provisional, the run is below 3 C_mid" if reach < 3 else "the run is past 3 C_mid"
+            tag = f"provisional: {self.ceiling_reason}" if self.ceiling_reason else f"the run is at {reach:.2f} C_mid"
             ceiling = (
                 f"A: with unlimited compute the score would approach {self.A:.3f} ({low:.3f} to {high:.3f}; {tag})."
             )
@@ -169,6 +202,8 @@ def fit(
         ForecastRefused: too few points, or a constant score.
         InputError: unknown law or method.
     """
+    if not isinstance(curve, Curve):
+        raise InputError(f"fit takes a Curve, not {type(curve).__name__}; make one with scalerl.read_curve(path)")
     if law not in LAWS:
         raise InputError(f"no law {law!r}; one of {', '.join(LAWS)}")
     if method not in ("scalerl", "paper"):
@@ -188,7 +223,7 @@ def fit(
         found = paper_fit(used, R0=_score_before(curve) if R0 is None else R0)
         parameters = (found.R0, found.A, found.B, found.C_mid)
     else:
-        parameters = _least_squares(data, rule, post)
+        parameters = _most_likely(data, rule, post, prior)
     residual = used.score - rule.value(used.compute, *parameters)
     notes = (f"warm-up: {dropped} points below {in_words(cut, curve.unit)} left out",) if dropped else ()
     return Fit(
@@ -229,32 +264,41 @@ def _score_before(curve: Curve) -> float:
     return fit(curve).R0
 
 
-def _least_squares(data: Observations, law: Law, post: Posterior) -> tuple[float, float, float, float]:
-    """Weighted least squares within the prior's range, started from the posterior's heaviest component."""
-    weight = 1 / np.sqrt(data.noise)
-    positive = data.compute[data.compute > 0]
-    reach = np.log(positive[[0, -1]])
-    # (R0, gain, log B, log C_mid): a gain below 0 would fit a falling run with a law that can only rise.
-    lower = np.array([-0.1, 0.0, np.log(0.15), reach[0] - 2.0])
-    upper = np.array([1.0, 1.1, np.log(20.0), reach[1] + 3.0])
+def _most_likely(data: Observations, law: Law, post: Posterior, prior: Prior) -> tuple[float, float, float, float]:
+    """Weighted least squares with the prior's pull: where the points say little, as among noise, it decides.
+
+    The parameters are (R0 / A, A, log B, log C_mid), so that 0 <= R0 <= A <= 1: a rising law is not fitted to a
+    falling run, and a pass rate has no ceiling above 1.
+    """
+    weight = 1 / (data.sigma * np.sqrt(data.noise))
+    reach = np.log(data.compute[data.compute > 0][[0, -1]])
+    lower = np.array([0.0, 1e-3, np.log(0.15), reach[0] - 2.0])
+    upper = np.array([1.0, 1.0, np.log(20.0), reach[1] + 3.0])
     if law is POWER_LAW:  # there C_mid only says where the score is R0: the first point
         lower[2:], upper[3] = [np.log(0.05), reach[0] - 1e-6], reach[0]
-    R0, A = post.mean[0]
-    start = np.clip([R0, A - R0, np.log(post.B[0]), np.log(post.C_mid[0])], lower + 1e-9, upper - 1e-9)
+    R0, A = np.clip(post.mean[0], 1e-3, 1.0)
+    start = np.clip([R0 / A, A, np.log(post.B[0]), np.log(post.C_mid[0])], lower + 1e-9, upper - 1e-9)
+    beyond = prior.C_mid_decay / (1 + reach[1] - reach[0])
 
     def residual(p: FloatArray) -> FloatArray:
-        model = law.value(data.compute, p[0], p[0] + p[1], float(np.exp(p[2])), float(np.exp(p[3])))
-        found: FloatArray = weight * (model - data.score)
-        return found
+        model = law.value(data.compute, p[0] * p[1], p[1], float(np.exp(p[2])), float(np.exp(p[3])))
+        pull = [
+            (p[1] - prior.A_mean) / prior.A_sd,
+            (p[2] - prior.log_B_mean) / prior.log_B_sd,
+            beyond * max(p[3] - reach[1], 0.0),
+        ]
+        return np.concatenate([weight * (model - data.score), pull])
 
     def jacobian(p: FloatArray) -> FloatArray:
-        by = law.gradient(data.compute, p[0], p[0] + p[1], float(np.exp(p[2])), float(np.exp(p[3])))
-        by[:, 0] += by[:, 1]  # R0 moves A along with it here
-        found: FloatArray = weight[:, None] * by
-        return found
+        by = law.gradient(data.compute, p[0] * p[1], p[1], float(np.exp(p[2])), float(np.exp(p[3])))
+        by[:, 1] += by[:, 0] * p[0]  # A moves R0 along with it here
+        by[:, 0] *= p[1]
+        pull = np.zeros((3, 4))
+        pull[0, 1], pull[1, 2], pull[2, 3] = 1 / prior.A_sd, 1 / prior.log_B_sd, beyond * (p[3] > reach[1])
+        return np.concatenate([weight[:, None] * by, pull])
 
     p = least_squares(residual, start, jac=jacobian, bounds=(lower, upper), max_nfev=60).x
-    return float(p[0]), float(p[0] + p[1]), float(np.exp(p[2])), float(np.exp(p[3]))
+    return float(p[0] * p[1]), float(p[1]), float(np.exp(p[2])), float(np.exp(p[3]))
 
 
 def _grid_interval(values: FloatArray, weight: FloatArray, tails: tuple[float, float]) -> tuple[float, float]:

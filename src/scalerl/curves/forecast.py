@@ -15,14 +15,14 @@ from scalerl.curves.calibration import Calibration, shipped
 from scalerl.curves.fit import Fit, check_fittable, fit
 from scalerl.curves.observations import observe
 from scalerl.curves.posterior import Posterior, Prior, posterior
-from scalerl.curves.predict import Prediction, crossing, marginal_gain, predict
+from scalerl.curves.predict import Prediction, chance_above, crossing, marginal_gain, predict
 from scalerl.curves.rolling import Replay, rolling_backtest
 from scalerl.curves.threads import single_threaded
 from scalerl.curves.verdict import UNSURE, Judgement, compute_to_decide, judge
 from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
-from scalerl.words import in_words, plural
+from scalerl.words import count, in_words, plural
 
 FloatArray = NDArray[np.float64]
 DEFAULT_AT = ("1.5x", "2x", "4x")
@@ -59,7 +59,7 @@ class Target:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Forecast:
     """What a run will bring. `table` is one row per compute asked for; `to_dict()` is the JSON of schema 1."""
 
@@ -79,6 +79,10 @@ class Forecast:
     target: Target | None = None
     marginal_now: float = 0.0
     decide_at: float | None = None
+    chance: float = math.nan
+
+    def __repr__(self) -> str:
+        return f"Forecast({self.curve.name}: {self.verdict}; {self.reasons[0]})"
 
     def predict(self, compute: ArrayLike) -> Prediction:
         """Calibrated median and interval at any compute from the last point on."""
@@ -117,6 +121,7 @@ class Forecast:
                 "threshold": self.threshold,
                 "budget": self.budget,
                 "verdict": self.verdict,
+                "chance_above_threshold": self.chance,
                 "decide_at": self.decide_at,
                 "reasons": self.reasons,
                 "vetoes": self.vetoes,
@@ -143,8 +148,8 @@ class Forecast:
         reach = self.budget / self.curve.compute[-1]
         computes = np.array([row.compute for row in self.table])
         return {
-            "multipliers": self.calibration.multiplier(self.curve, computes, self.level).tolist(),
-            "bank": self.calibration.provenance,
+            "multipliers": self.calibration.multiplier(self.curve, computes).tolist(),
+            "bank": {k: v for k, v in self.calibration.provenance.items() if k != "files"},
             "left_out_source": self.calibration.source_of(self.curve),
             "measured": self.calibration.measured_at(reach),
         }
@@ -153,7 +158,7 @@ class Forecast:
 @single_threaded
 def forecast(
     curve: Curve,
-    at: Sequence[float | str] = DEFAULT_AT,
+    at: Sequence[float | str] | float | str = DEFAULT_AT,
     budget: float | str | None = None,
     level: float = 0.9,
     threshold: float = 0.01,
@@ -184,6 +189,9 @@ def forecast(
         ForecastRefused: no law can be fitted (too few points, a constant score).
         InputError: an argument makes no sense; the message says which.
     """
+    if not isinstance(curve, Curve):
+        raise InputError(f"forecast takes a Curve, not {type(curve).__name__}; make one with scalerl.read_curve(path)")
+    at = [at] if isinstance(at, (str, int, float)) else at
     curve = curve.upto(upto) if upto is not None else curve
     check_fittable(curve)
     if not 0 < level < 1:
@@ -199,9 +207,10 @@ def forecast(
     vetoes = diagnostics.vetoes(curve, fitted)
     replays = rolling_backtest(fitted.curve, prior, level)
     warned = diagnostics.warnings(curve, fitted, truncation) + _replay_warnings(replays, goal, curve)
+    chance = chance_above(post, goal, threshold, float(table.multiplier(curve, np.array([goal]))[0]))
     judgement = judge(
         predicted.gain[-1], predicted.gain_low[-1], predicted.gain_high[-1], threshold, vetoes, level,
-        f"going on to {in_words(goal, curve.unit)}",
+        f"going on to {in_words(goal, curve.unit)}", chance,
     )  # fmt: skip
     decide_at = None
     if judgement.verdict == UNSURE:
@@ -210,7 +219,7 @@ def forecast(
         curve, fitted, post, _rows(predicted, post, computes, price_per_hour), level, threshold, goal,
         judgement.verdict, judgement.reasons, vetoes, warned, replays, table,
         None if target is None else _target(post, table, curve, target, level),
-        float(marginal_gain(post, curve.compute[-1:])[0]), decide_at,
+        float(marginal_gain(post, curve.compute[-1:])[0]), decide_at, chance,
     )  # fmt: skip
 
 
@@ -239,7 +248,7 @@ def _compute_of(value: float | str, curve: Curve) -> float:
 
 
 def calibrated(post: Posterior, table: Calibration, curve: Curve, compute: FloatArray, level: float) -> Prediction:
-    factor = table.multiplier(curve, compute, level)
+    factor = table.multiplier(curve, compute)
     return predict(post, np.asarray(compute, dtype=np.float64), level).widened(factor, factor)
 
 
@@ -289,15 +298,15 @@ def _what_decides(
     so_far: Judgement,
 ) -> tuple[float | None, Judgement]:
     spacing = float(np.median(np.diff(curve.compute)))
-    widening = float(table.multiplier(curve, np.array([goal]), level)[0])
+    widening = float(table.multiplier(curve, np.array([goal]))[0])
     found = compute_to_decide(post, goal, spacing, threshold, widening, level)
     if found is None:
         more = (
             "more evaluations before the budget is spent are unlikely to decide it; widen the budget or the threshold"
         )
     else:
-        count = max(1, round((found - curve.compute[-1]) / spacing))
-        more = f"about {count} more evaluations, up to {in_words(found, curve.unit)}, should decide it"
+        evaluations = count(max(1, round((found - curve.compute[-1]) / spacing)), "more evaluation")
+        more = f"{evaluations}, up to {in_words(found, curve.unit)}, have about even odds of deciding it"
     return found, Judgement(so_far.verdict, [*so_far.reasons, more])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from scalerl.curves.posterior import Posterior, mixture_quantiles
 
@@ -42,6 +43,14 @@ def predict(post: Posterior, compute: FloatArray, level: float) -> Prediction:
     low, score, high = np.clip(mixture_quantiles(post.weight, *post.score(compute), tails), 0.0, 1.0)
     gain_low, gain, gain_high = np.clip(mixture_quantiles(post.weight, *post.gain(compute), tails), -1.0, 1.0)
     return Prediction(compute, score, low, high, gain, gain_low, gain_high)
+
+
+def chance_above(post: Posterior, compute: float, threshold: float, widening: float) -> float:
+    """Probability that the gain at `compute` exceeds `threshold`, its spread widened as that of intervals is."""
+    mean, sd = post.gain(np.array([compute]))
+    median = float(mixture_quantiles(post.weight, mean, sd, (0.5,))[0, 0])
+    moved = median + (threshold - median) / widening
+    return float(post.weight @ ndtr((mean[:, 0] - moved) / sd[:, 0]))
 
 
 def marginal_gain(post: Posterior, compute: FloatArray) -> FloatArray:

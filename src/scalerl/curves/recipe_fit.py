@@ -146,7 +146,7 @@ def score_draws(recipe: RecipeFit, at: float, rng: np.random.Generator) -> Float
         post = posterior(observe(known, R0_known=fitted.dropped == 0), Prior())
         mean, sd = post.score(np.array([at]))
         if at > 1.05 * known.compute[-1]:  # a forecast: as wide as the calibration says
-            factor = float(shipped().multiplier(known, np.array([at]), 0.9)[0])
+            factor = float(shipped().multiplier(known, np.array([at]))[0])
             middle = post.weight @ mean
             mean, sd = middle + factor * (mean - middle), factor * sd
         seeds.append(Mixture(post.weight, mean, sd**2))

@@ -74,20 +74,18 @@ def backtest_view(found: Backtest) -> list[RenderableType]:
 
 
 def calibration_view(table: Calibration, written: str | None) -> list[RenderableType]:
-    """The multipliers by level and reach, what was measured with them, and where the table went."""
-    from scalerl.curves.calibration import LEVELS, REACHES
+    """The multipliers by reach, what was measured with them, and where the table went."""
+    from scalerl.curves.calibration import REACHES
 
     reaches = [(n.multiple(reach), "right") for reach in REACHES]
-    rows = [
-        [n.nominal(level), *(f"{m:.2f}" for m in row)] for level, row in zip(LEVELS, table.multipliers, strict=True)
-    ]
+    rows = [["", *(f"{m:.2f}" for m in table.multipliers)]]
     about = ", ".join(f"{source} ({runs})" for source, runs in table.provenance.get("sources", {}).items())
     parts: list[RenderableType] = [
         Text(""),
         heading(
             "Multipliers", f"of the intervals' half-widths, from {n.count(table.provenance.get('curves', 0), 'run')}"
         ),
-        grid([("level", "left"), *reaches], rows),
+        grid([("", "left"), *reaches], rows),
         lines([f"Sources: {about}."]),
         Text(""),
         heading("Measured", "90 % intervals so widened, each source's own runs left out"),
@@ -104,8 +102,14 @@ def _measured(table: Calibration) -> list[list[str]]:
         values = [table.measured.get(f"{reach:g}", {}).get(key) for reach in REACHES]
         return [title, *(n.NEVER if v is None else format(v, form) for v in values)]
 
-    return [row("runs", "curves", "d"), row("held", "coverage", ".0%"), row("observed", "coverage_as_observed", ".0%"),
-            row("width", "width", ".3f"), row("median error", "median_error", ".3f")]  # fmt: skip
+    return [
+        row("runs", "curves", "d"),
+        row("held", "coverage", ".0%"),
+        row("observed", "coverage_as_observed", ".0%"),
+        row("width, mean", "width", ".3f"),
+        row("width, median", "median_width", ".3f"),
+        row("median error", "median_error", ".3f"),
+    ]
 
 
 def _rows_of_first(found: Backtest) -> list[RenderableType]:

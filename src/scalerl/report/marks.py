@@ -106,15 +106,15 @@ def ceiling(ax: Axes, fit: Fit, level: float) -> list[Entry]:
 
     Call it after the score axis has its limits: a bar that runs past the frame ends in an arrowhead.
     """
+    if fit.ceiling == "not identified":
+        return [(None, f"no ceiling A: {fit.ceiling_reason}")]
     reach = fit.C_over_C_mid
-    if reach < IDENTIFIED:
-        return [(None, f"no ceiling A: the run is at {reach:.2f} C_mid, below {IDENTIFIED:g}")]
     low, high = fit.interval("A", level)
     line = ax.axhline(fit.A, color=GREY, lw=1.1, ls=(0, (7, 3)), zorder=1)
     margin_bar(ax, fit.A, low, high, GREY)
     ax.annotate("A", (1.0, fit.A), xycoords=("axes fraction", "data"), xytext=(14, 0), textcoords="offset points",
                 va="center", color=GREY, fontsize=FONT)  # fmt: skip
-    tag = "provisional: " if reach < SETTLED else "run at "
+    tag = "provisional; run at " if fit.ceiling == "provisional" else "run at "
     bar = Line2D([], [], color=GREY, lw=5, alpha=0.45)
     return [((bar, line), f"A = {fit.A:.3f} (bar: {low:.3f}–{high:.3f}), {tag}{amount(reach, 2)} C_mid")]
 

@@ -226,7 +226,7 @@ def _parameters(fit: Fit, level: float) -> str:
 
 def _ceiling(fit: Fit) -> list[ArrayLike]:
     """The score of the ceiling where it is drawn."""
-    return [fit.A] if fit.C_over_C_mid >= marks.IDENTIFIED else []
+    return [] if fit.ceiling == "not identified" else [fit.A]
 
 
 def _before(run: Curve | None, fit: Fit) -> Curve | None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 STYLE = {"CONTINUE": "green", "STOP-THIS-RECIPE": "red", "UNSURE": "yellow", "NO-FORECAST": "magenta"}
 MEANING = {
-    "CONTINUE": "more compute is worth it",
-    "STOP-THIS-RECIPE": "more compute on this recipe is not worth it",
+    "CONTINUE": "more compute gains more than the threshold",
+    "STOP-THIS-RECIPE": "more compute gains less than the threshold",
     "UNSURE": "the run does not decide it yet",
     "NO-FORECAST": "no verdict can be given",
 }
@@ -145,12 +145,13 @@ def fit_line_view(fit: Fit, level: float) -> list[RenderableType]:
 
 
 def _ceiling(fit: Fit, level: float) -> list[str]:
-    reach = fit.C_over_C_mid
     if fit.A <= fit.R0:
         return ["A", n.NEVER, "", "no ceiling: the fitted curve does not rise"]
-    if reach < 1.5:
-        return ["A", n.NEVER, "", f"not identified below C/C_mid 1.5; it is {reach:.2f}"]
-    state = f"ceiling; C/C_mid is {reach:.2f}" + (": provisional below 3" if reach < 3 else "")
+    if fit.ceiling == "not identified":
+        return ["A", n.NEVER, "", f"not identified: {fit.ceiling_reason}"]
+    state = f"ceiling; C/C_mid is {fit.C_over_C_mid:.2f}"
+    if fit.ceiling_reason:
+        state = f"ceiling, provisional: {fit.ceiling_reason}"
     return ["A", n.score(fit.A), n.between(*fit.interval("A", level)), state]
 
 
@@ -169,11 +170,11 @@ def calibration_lines(fc: Forecast) -> list[str]:
     if coverage is None:
         text.append("No measured coverage for this reach: take the intervals as the model's own.")
     else:
-        curves = measured.get("curves") or found["bank"].get("curves")
+        curves, sources = measured.get("curves"), measured.get("sources")
+        runs = f"{n.count(curves, 'real run')} of {n.count(sources, 'source')}" if curves and sources else "real runs"
         text.append(
-            f"Measured: intervals like these held in {n.percent(coverage)} of "
-            f"{f'{curves:,} real runs' if curves else 'real runs'} at {n.multiple(measured['reach'])}"
-            + (f" (median |error| {measured['median_error']:.3f})." if "median_error" in measured else ".")
+            f"Measured at {n.multiple(measured['reach'])}: 90 % intervals made this way held in "
+            f"{n.percent(coverage)} of {runs}, each source's own runs left out."
         )
     if found["left_out_source"]:
         text.append(f"This run belongs to the bank ({found['left_out_source']}): its source was left out for it.")

@@ -12,7 +12,7 @@ from scalerl.errors import InputError
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Curve:
     """A score between 0 and 1 measured along a run.
 
@@ -97,6 +97,10 @@ class Curve:
         }
         for key, value in fields.items():
             object.__setattr__(self, key, value)
+
+    def __repr__(self) -> str:
+        span = f"{self.compute[0]:g} to {self.compute[-1]:g}"
+        return f"Curve({self.name}: {len(self)} points of {self.score_name}, {span} {self.unit})"
 
     def __len__(self) -> int:
         return int(self.compute.size)
