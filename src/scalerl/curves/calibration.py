@@ -2,8 +2,9 @@
 
 For each curve of the bank and each reach r = end / cut, the raw interval's miss is z, the distance of the actual end
 from the median in half-widths. The multiplier at r is the conformal quantile of |z| over the bank, smoothed over
-neighbouring r and averaged over levels: one number a reach, so that a wider level is a wider interval. `scalerl calibrate` makes the table; a curve of the bank is recognised by its points and gets the
-multipliers learnt without its source, so that no curve calibrates itself.
+neighbouring r and averaged over levels: one number a reach, so that a wider level is a wider interval.
+`scalerl calibrate` makes the table; a curve of the bank is recognised by its points and gets the multipliers learnt
+without its source, so that no curve calibrates itself.
 """
 
 from __future__ import annotations

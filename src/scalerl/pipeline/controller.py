@@ -74,6 +74,8 @@ class Controller:
         self._due = settings.evaluate_every > 0 and evaluation is not None
         self._saved = -1
         self._stop: str | None = None
+        # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
+        self._pause = settings.pause if self.schedule.overlap else 0.0
         self._clocks = Clocks()
 
     def run(self) -> Outcome:
@@ -90,7 +92,8 @@ class Controller:
             while (reason := self._reason()) is None:
                 self._clocks.turn(self._buffer.unfinished > 0)
                 if not self._turn():
-                    self._sleep()
+                    with self._clocks.phase("sleep"):
+                        time.sleep(self._pause)
             self._wait_for_evaluation()
             end = {"event": "end", "reason": reason, "outstanding_groups": len(self._buffer)}
             self.metrics.write("event", {"step": self.step, **end})
@@ -241,7 +244,7 @@ class Controller:
                     self._due = False
                     self.evaluation.begin(self.step, self.step, self.trainer.weights())
                 if not self._poll_evaluation():
-                    time.sleep(self.settings.pause if self.schedule.overlap else 0)
+                    time.sleep(self._pause)
 
     def _write(self, kind: str, row: Mapping[str, Any]) -> None:
         own: dict[str, Any] = {"step": self.step, "policy_version": self.step}
@@ -260,11 +263,6 @@ class Controller:
         if requests:
             self.generator.submit(requests)
         return len(requests)
-
-    def _sleep(self) -> None:
-        # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
-        with self._clocks.phase("sleep"):
-            time.sleep(self.settings.pause if self.schedule.overlap else 0)
 
     def _new_buffer(self) -> Buffer:
         admission = Admission(
