@@ -185,6 +185,19 @@ def test_the_same_seed_gives_the_same_rollouts() -> None:
     assert [r.token_ids.tolist() for r in a] != [r.token_ids.tolist() for r in c]
 
 
+def test_reseeding_repeats_what_a_fresh_generator_draws() -> None:
+    model = build_model(QWEN, seed=1)
+    generator = TorchGenerator(model, GeneratorSettings(6, 8, THINK, seed=5))
+    drawn = []
+    for _ in range(2):
+        generator.reseed(9)
+        generator.submit(prompts(6))
+        while not generator.idle:
+            generator.step()
+        drawn.append([r.token_ids.tolist() for r in sorted(generator.poll(), key=lambda r: r.group_id)])
+    assert drawn[0] == drawn[1]
+
+
 def test_a_prompt_that_does_not_fit_is_refused_by_name() -> None:
     generator = TorchGenerator(build_model(QWEN), GeneratorSettings(4, 8, PLAIN))
     with pytest.raises(InputError, match="has 9 tokens; the generator takes 1 to 8"):

@@ -116,6 +116,10 @@ class TorchGenerator:
             "decode_steps": self.decode_steps,
         }
 
+    def reseed(self, seed: int) -> None:
+        """Start the sampling's randomness anew, so that a resumed lockstep run draws what an uninterrupted one would."""
+        self._rng.manual_seed(seed)
+
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
