@@ -47,6 +47,21 @@ def test_values_and_gradients_are_the_model_s(config: dict[str, Any], shape: tup
         torch.testing.assert_close(gradient, true, rtol=0, atol=1e-11 * float(true.abs().max() + 1))
 
 
+def test_a_step_of_many_calls_adds_the_same_gradient() -> None:
+    model = varied(DENSE)
+    run = fused_body(model, bf16=False)
+    assert run is not None
+    rows = torch.randint(40, (3, 2, 8), generator=torch.Generator().manual_seed(2))
+    with run.step():
+        for ids in rows:
+            run(ids).square().sum().backward()
+    found = [p.grad.clone() for p in body(model).parameters() if p.grad is not None]
+    plain = plain_body(model, bf16=False)
+    expected = torch.autograd.grad(sum(plain(ids).square().sum() for ids in rows), list(body(model).parameters()))
+    for gradient, true in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, true, rtol=0, atol=1e-11 * float(true.abs().max() + 1))
+
+
 def test_bf16_is_as_near_as_autocast_s() -> None:
     model = varied(DENSE, torch.float32)
     true, true_gradients = outcome(model, plain_body(model, bf16=False), (8, 30))

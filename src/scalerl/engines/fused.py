@@ -3,7 +3,7 @@
 A small model's training step is bound by reading and writing activations, not by matmuls: Hugging Face's RMS norm alone
 makes a dozen passes, forward and backward. Here a norm's weight is folded into the matmul after it, query, key and
 value share one matmul as gate and up do, and each backward pass makes the few passes that its formula needs. Parameters
-are read from the Hugging Face model at every call: nothing is kept, nothing can be stale.
+are read from the Hugging Face model at every call, or once a step: nothing is kept that could be stale.
 
 Only for CPUs, and only where the result has been compared with the model's own (`fused_body`). Rows are padded on the
 right, so plain causal attention is exact.
@@ -11,7 +11,9 @@ right, so plain causal attention is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ ARCHITECTURES = ("llama", "qwen3")
 _TOLERANCE = 1e-4  # of the largest state, in fp32
 
 
-def fused_body(model: nn.Module, bf16: bool, recompute: bool = False) -> Callable[[Tensor], Tensor] | None:
+def fused_body(model: nn.Module, bf16: bool, recompute: bool = False) -> FusedBody | None:
     """(rows, width) ids -> (rows, width, d) last hidden state; None where the architecture is not covered.
 
     Args:
@@ -34,11 +36,22 @@ def fused_body(model: nn.Module, bf16: bool, recompute: bool = False) -> Callabl
     """
     if not _covered(model):
         return None
-    run = _FusedBody(model, bf16, recompute)
+    run = FusedBody(model, bf16, recompute)
     return run if _agrees(model) else None
 
 
-class _FusedBody:
+@dataclass(frozen=True)
+class _LayerWeights:
+    """What one layer multiplies with: in the master's dtype for the gradient, and cast once for all micro-batches."""
+
+    masters: tuple[Tensor, Tensor, Tensor, Tensor]  # query-key-value, output, gate-up, down
+    casts: tuple[Tensor, Tensor, Tensor, Tensor]
+    head_scale: Tensor | None  # (heads + kv_heads, head_dim), of the norms of query and key
+
+
+class FusedBody:
+    """See `fused_body`. Within `step` the weights are folded once for all calls, outside of it at every call."""
+
     def __init__(self, model: nn.Module, bf16: bool, recompute: bool) -> None:
         self.body: Any = body(model)
         config: Any = model.config
@@ -46,6 +59,25 @@ class _FusedBody:
         self.epsilon = float(config.rms_norm_eps)
         self.dtype = torch.bfloat16 if bf16 else next(model.parameters()).dtype
         self.recompute = recompute
+        self._folded: list[_LayerWeights] | None = None
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Micro-batches of one step: their backward passes add to the folded weights, leaving adds to the model's own.
+
+        The parameters' gradients are complete only after it, and no weight may change within.
+        """
+        graph = [self._fold(layer) for layer in self.body.layers]
+        roots = [t for layer in graph for t in (*layer.masters, layer.head_scale) if t is not None]
+        leaves = {id(root): root.detach().requires_grad_(root.requires_grad) for root in roots}
+        self._folded = [_cut(layer, leaves) for layer in graph]
+        try:
+            yield
+        finally:
+            self._folded = None
+        reached = [root for root in roots if leaves[id(root)].grad is not None]
+        if reached:
+            torch.autograd.backward(reached, [leaves[id(root)].grad for root in reached])
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         rows, width = token_ids.shape
@@ -53,37 +85,50 @@ class _FusedBody:
         cos, sin = self.body.rotary_emb(x, torch.arange(width)[None])
         half = cos.shape[-1] // 2
         sin = torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], -1)  # signs of rotate_half
-        for layer in self.body.layers:
+        for i, layer in enumerate(self.body.layers):
+            weights = self._folded[i] if self._folded is not None else self._fold(layer)
+            scaling = layer.self_attn.scaling
             if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(self._layer, layer, x, rows, cos[0, :, None], sin, use_reentrant=False)
+                x = checkpoint(self._layer, weights, x, rows, cos[0, :, None], sin, scaling, use_reentrant=False)
             else:
-                x = self._layer(layer, x, rows, cos[0, :, None], sin)
+                x = self._layer(weights, x, rows, cos[0, :, None], sin, scaling)
         return _norm(x, self.body.norm.weight, self.epsilon).view(rows, width, -1)
 
-    def _layer(self, layer: Any, x: Tensor, rows: int, cos: Tensor, sin: Tensor) -> Tensor:
+    def _layer(self, w: _LayerWeights, x: Tensor, rows: int, cos: Tensor, sin: Tensor, scaling: float) -> Tensor:
         """(n, d) residual stream after one layer, n = rows x width."""
-        attention, mlp = layer.self_attn, layer.mlp
-        joined = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
-        qkv = _norm_linear(x, layer.input_layernorm.weight, joined, self.epsilon, self.dtype)
+        qkv = _norm_linear(x, w.masters[0], w.casts[0], self.epsilon)
         qkv = qkv.view(rows, len(x) // rows, self.heads + 2 * self.kv_heads, -1)
-        query, key, value = _rotated(
-            qkv, self._head_scale(attention), cos, sin, self.epsilon, self.heads, self.kv_heads
-        )
+        query, key, value = _rotated(qkv, w.head_scale, cos, sin, self.epsilon, self.heads, self.kv_heads)
         mixed = functional.scaled_dot_product_attention(
             query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=True,
-            scale=attention.scaling,
+            scale=scaling,
         )  # fmt: skip
-        x = x + _linear(mixed.transpose(1, 2).reshape(len(x), -1), attention.o_proj.weight, self.dtype)
-        joined = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        gate_up = _norm_linear(x, layer.post_attention_layernorm.weight, joined, self.epsilon, self.dtype)
-        return x + _swiglu_linear(gate_up, mlp.down_proj.weight, self.dtype)
+        x = x + _linear(mixed.transpose(1, 2).reshape(len(x), -1), w.masters[1], w.casts[1])
+        gate_up = _norm_linear(x, w.masters[2], w.casts[2], self.epsilon)
+        return x + _swiglu_linear(gate_up, w.masters[3], w.casts[3])
 
-    def _head_scale(self, attention: Any) -> Tensor | None:
-        """(heads + kv_heads, head_dim) weights of the norms of query and key, where the model has them."""
-        if not hasattr(attention, "q_norm"):
-            return None
-        query, key = attention.q_norm.weight, attention.k_norm.weight
-        return torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
+    def _fold(self, layer: Any) -> _LayerWeights:
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+        masters = (
+            qkv * layer.input_layernorm.weight,
+            attention.o_proj.weight,
+            gate_up * layer.post_attention_layernorm.weight,
+            mlp.down_proj.weight,
+        )
+        a, b, c, d = (m.detach().to(self.dtype) for m in masters)
+        head_scale = None
+        if hasattr(attention, "q_norm"):
+            query, key = attention.q_norm.weight, attention.k_norm.weight
+            head_scale = torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
+        return _LayerWeights(masters, (a, b, c, d), head_scale)
+
+
+def _cut(layer: _LayerWeights, leaves: dict[int, Tensor]) -> _LayerWeights:
+    """The same with leaves in the place of what the graph computed."""
+    a, b, c, d = (leaves[id(m)] for m in layer.masters)
+    return _LayerWeights((a, b, c, d), layer.casts, None if layer.head_scale is None else leaves[id(layer.head_scale)])
 
 
 def _inverse_rms(x: Tensor, epsilon: float) -> Tensor:
@@ -114,52 +159,49 @@ class _Norm(torch.autograd.Function):
 
 
 class _NormLinear(torch.autograd.Function):
-    """y = unit(x) @ (weight * scale).T, computed and returned in `dtype`; equal to norm, then linear."""
+    """y = unit(x) @ cast.T in the cast's dtype; `master` holds the same weights and receives the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, x: Tensor, master: Tensor, cast: Tensor, epsilon: float) -> Tensor:
         inverse = _inverse_rms(x, epsilon)
-        unit = (x * inverse).to(dtype)
-        folded = (weight * scale).to(dtype)
-        ctx.save_for_backward(unit, inverse, scale, weight, folded)
-        return unit @ folded.T
+        unit = (x * inverse).to(cast.dtype)
+        ctx.save_for_backward(unit, inverse, cast)
+        ctx.dtype = master.dtype
+        return unit @ cast.T
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        unit, inverse, scale, weight, folded = ctx.saved_tensors
-        grad_folded = (grads[0].T @ unit).to(weight.dtype)
-        grad_unit = (grads[0] @ folded).to(inverse.dtype)
-        grad_x = _norm_backward(grad_unit, unit.to(inverse.dtype), inverse)
-        return grad_x, (grad_folded * weight).sum(0), grad_folded * scale, None, None
+        unit, inverse, cast = ctx.saved_tensors
+        grad_x = _norm_backward((grads[0] @ cast).to(inverse.dtype), unit.to(inverse.dtype), inverse)
+        return grad_x, (grads[0].T @ unit).to(ctx.dtype), None, None
 
 
 class _Linear(torch.autograd.Function):
-    """y = x @ weight.T, computed and returned in `dtype`."""
+    """y = x @ cast.T, as above."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        cast_x, cast_weight = x.to(dtype), weight.to(dtype)
-        ctx.save_for_backward(cast_x, cast_weight)
-        ctx.dtypes = (x.dtype, weight.dtype)
-        return cast_x @ cast_weight.T
+    def forward(ctx: Any, x: Tensor, master: Tensor, cast: Tensor) -> Tensor:
+        cast_x = x.to(cast.dtype)
+        ctx.save_for_backward(cast_x, cast)
+        ctx.dtypes = (x.dtype, master.dtype)
+        return cast_x @ cast.T
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        return (grads[0] @ weight).to(ctx.dtypes[0]), (grads[0].T @ x).to(ctx.dtypes[1]), None
+        x, cast = ctx.saved_tensors
+        return (grads[0] @ cast).to(ctx.dtypes[0]), (grads[0].T @ x).to(ctx.dtypes[1]), None
 
 
 class _SwigluLinear(torch.autograd.Function):
-    """y = (silu(gate) * up) @ weight.T of (n, 2 f) gate and up side by side, in their dtype."""
+    """y = (silu(gate) * up) @ cast.T of (n, 2 f) gate and up side by side, as above."""
 
     @staticmethod
-    def forward(ctx: Any, gate_up: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, gate_up: Tensor, master: Tensor, cast: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, 1)
         active = functional.silu(gate)
         product = active * up
-        cast = weight.to(dtype)
         ctx.save_for_backward(gate_up, active, product, cast)
-        ctx.dtype = weight.dtype
+        ctx.dtype = master.dtype
         return product @ cast.T
 
     @staticmethod
@@ -234,5 +276,5 @@ def _agrees(model: nn.Module) -> bool:
     config: Any = model.config
     ids = torch.randint(config.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
     expected = body(model)(input_ids=ids, use_cache=False).last_hidden_state
-    difference = (_FusedBody(model, False, False)(ids) - expected).abs().max()
+    difference = (FusedBody(model, False, False)(ids) - expected).abs().max()
     return bool(difference <= _TOLERANCE * expected.abs().max())

@@ -10,6 +10,7 @@ Left out on purpose: sharding over machines; a trainer that does it implements t
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from scalerl.engines.compute import Body, choose_dtype, make_body
+from scalerl.engines.fused import FusedBody
 from scalerl.engines.head import token_logprobs
 from scalerl.engines.micro_batches import MicroBatch, split
 from scalerl.engines.model import head_weight, named_tensors
@@ -149,17 +151,18 @@ class TorchTrainer:
         loss = entropy = 0.0
         tokens = padded = sequences = micro_batches = 0
         seconds = {"seconds_forward": 0.0, "seconds_backward": 0.0}
-        for part in split(batch, self.settings.micro_batch_tokens):
-            started = time.perf_counter()
-            part_loss, stats, nats = self._loss(part)
-            forwarded = time.perf_counter()
-            part_loss.backward()  # type: ignore[no-untyped-call]
-            seconds["seconds_forward"] += forwarded - started
-            seconds["seconds_backward"] += time.perf_counter() - forwarded
-            total = stats if total is None else total + stats
-            loss, entropy = loss + float(part_loss.detach()), entropy + nats
-            tokens, padded = tokens + part.tokens, padded + part.padded
-            sequences, micro_batches = sequences + len(part.token_ids), micro_batches + 1
+        with self._body.step() if isinstance(self._body, FusedBody) else nullcontext():
+            for part in split(batch, self.settings.micro_batch_tokens):
+                started = time.perf_counter()
+                part_loss, stats, nats = self._loss(part)
+                forwarded = time.perf_counter()
+                part_loss.backward()  # type: ignore[no-untyped-call]
+                seconds["seconds_forward"] += forwarded - started
+                seconds["seconds_backward"] += time.perf_counter() - forwarded
+                total = stats if total is None else total + stats
+                loss, entropy = loss + float(part_loss.detach()), entropy + nats
+                tokens, padded = tokens + part.tokens, padded + part.padded
+                sequences, micro_batches = sequences + len(part.token_ids), micro_batches + 1
         found = {"tokens": 0.0} if total is None else total.metrics()
         if found["tokens"]:
             found["entropy"] = entropy / (found["tokens"] + found["dropped_tokens"])
