@@ -117,7 +117,7 @@ class TorchGenerator:
         }
 
     def reseed(self, seed: int) -> None:
-        """Start the sampling's randomness anew, so that a resumed lockstep run draws what an uninterrupted one would."""
+        """Start the sampling anew: a resumed lockstep run then draws what an uninterrupted one would."""
         self._rng.manual_seed(seed)
 
     @property
