@@ -22,6 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from scalerl.engines.compute import make_body, plain_body
+from scalerl.engines.memory import keep_freed_memory
 from scalerl.engines.model import build_model, count_parameters
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.types import Batch
@@ -134,6 +135,7 @@ def main() -> None:
     parser.add_argument("--micro-batch-tokens", type=int, default=TrainerSettings.micro_batch_tokens)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as a trainer process does
     found = {
         width: measure(int(width), options.repeats, options.threads, options.micro_batch_tokens)
         for width in options.widths.split(",")

@@ -1,7 +1,10 @@
 """Engines in processes of their own: the same results, errors that travel, and deaths that are survived."""
 
 import os
+import platform
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -175,6 +178,18 @@ def test_a_generator_s_error_names_itself(generator: GeneratorProcess) -> None:
         collect(generator, 1)
     with pytest.raises(EngineDied, match="ZeroDivisionError"):
         generator.poll()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's allocator")
+def test_freed_memory_is_kept() -> None:
+    code = (
+        "import resource, torch; from scalerl.engines.memory import keep_freed_memory; torch.set_num_threads(1);"
+        "assert keep_freed_memory(); make = lambda: sum(t[0, 0] for t in [torch.ones(512, 4096) for _ in range(9)]);"
+        "make(); before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt; [make() for _ in range(20)];"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 0.1 * 20 * 9 * 2048  # pages of 4 KiB; without it all of them
 
 
 def test_sigterm_is_the_controller_s_to_answer(generator: GeneratorProcess) -> None:

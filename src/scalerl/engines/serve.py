@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from scalerl.engines.memory import keep_freed_memory
 from scalerl.engines.model import named_tensors
 from scalerl.engines.weights import HeldWeights, SharedWeights
 from scalerl.errors import ScaleRLError
@@ -138,6 +139,7 @@ def _run(connection: Connection, log: Path | None, threads: int, work: Callable[
     import torch
 
     torch.set_num_threads(threads)
+    keep_freed_memory()
     try:
         work()
     except (EOFError, BrokenPipeError, ConnectionResetError):

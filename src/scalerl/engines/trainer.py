@@ -61,7 +61,7 @@ class TrainerSettings:
     epsilon: float = 1e-15
     weight_decay: float = 0.01
     gradient_clipping: float | None = 1.0
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 2048
     compute: ComputeDtype = "auto"
     activation_checkpointing: bool = False
     compiled: bool = False
@@ -70,7 +70,7 @@ class TrainerSettings:
     def from_recipe(
         cls,
         recipe: Recipe,
-        micro_batch_tokens: int = 4096,
+        micro_batch_tokens: int = 2048,
         compute: ComputeDtype = "auto",
         activation_checkpointing: bool = False,
         compiled: bool = False,
