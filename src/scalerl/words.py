@@ -73,9 +73,14 @@ def in_words(value: float, unit: str) -> str:
     return f"{amount(value)} {plural(unit)}"
 
 
+def stem(name: str) -> str:
+    """A run's name without the ending of its file."""
+    return _ENDING.sub("", name)
+
+
 def short(name: str, most: int = 26) -> str:
     """A run's name for a table: without the ending of its file, its middle left out where it is long."""
-    name = _ENDING.sub("", name)
+    name = stem(name)
     keep = (most - 1) // 2
     return name if len(name) <= most else f"{name[: most - 1 - keep]}…{name[-keep:]}"
 

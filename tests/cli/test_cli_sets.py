@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from cli_runs import Run, sigmoid, write_csv
 
-from scalerl.cli.compare import split_name
+from scalerl.cli.compare import by_recipe, split_name
+from scalerl.cli.progress import Progress
+from scalerl.report.compared import folded
+from scalerl.runs import Curve
 
 
 def whole_run(path: Path, seed: int, A: float = 0.7, B: float = 2.0, C_mid: float = 150.0) -> Path:
@@ -104,7 +107,8 @@ def test_compare_tells_a_higher_ceiling(run: Run, tmp_path: Path) -> None:
     assert answer["pairs"][0]["words"] == "moves the ceiling"
     text = run("compare", *arguments).stdout
     assert "new against base: moves the ceiling" in text
-    assert "1. new" in text
+    ranking = text[text.index("Ranking") :].splitlines()[2:4]
+    assert [line.split()[:2] for line in ranking] == [["1", "new"], ["2", "base"]]
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
@@ -151,6 +155,62 @@ def test_compare_tells_files_of_one_name_apart(run: Run, tmp_path: Path) -> None
     files = [whole_run(tmp_path / name / "metrics.csv", s) for s, name in enumerate(("fp32", "bf16"))]
     answer = json.loads(run("compare", *files, "--json").stdout)
     assert [r["name"] for r in answer["recipes"]] == ["fp32/metrics", "bf16/metrics"]
+
+
+def test_compare_never_pools_two_files_as_seeds_of_one_name(tmp_path: Path) -> None:
+    curve = Curve([1.0, 2.0], [0.1, 0.2], name="metrics.csv")
+    other = Curve([1.0, 2.0], [0.1, 0.2], name="metrics.jsonl")
+    deep = by_recipe([("x/a/metrics.csv", None, curve), ("y/a/metrics.csv", None, curve)])
+    assert list(deep) == ["x/a/metrics", "y/a/metrics"]
+    assert list(by_recipe([("a/metrics.csv", None, curve), ("a/metrics.jsonl", None, other)])) == [
+        "a/metrics.csv", "a/metrics.jsonl",
+    ]  # fmt: skip
+    long = [Curve([1.0, 2.0], [0.1, 0.2], name="x" * 30 + middle + "y" * 30) for middle in "12"]
+    assert len(by_recipe([("f", None, curve) for curve in long])) == 2
+
+
+def test_compare_shows_three_against_the_best_or_the_baseline(run: Run, tmp_path: Path) -> None:
+    files = [whole_run(tmp_path / f"{name}.csv", s, A=A) for s, (name, A) in
+             enumerate({"low": 0.5, "top": 0.7, "mid": 0.6}.items())]  # fmt: skip
+    text = run("compare", *files).stdout
+    assert "mid against top:" in text
+    assert "low against top:" in text
+    assert "low against mid:" not in text
+    text = run("compare", *files, "--baseline", "mid").stdout
+    assert "top against mid:" in text
+    assert "low against top:" not in text
+    refused = run("compare", *files, "--baseline", "best")
+    assert refused.exit_code == 2
+    assert "no recipe 'best' to be the baseline; one of low, top, mid" in refused.stderr
+
+
+def test_compare_warns_of_scores_of_different_names(run: Run, tmp_path: Path) -> None:
+    file = whole_run(tmp_path / "a.csv", 0)
+    other = tmp_path / "b.csv"
+    other.write_text(whole_run(tmp_path / "c.csv", 1).read_text().replace("val/pass_rate", "test/accuracy"))
+    text = " ".join(run("compare", file, other).stdout.split())
+    assert "the scores have different names: 'val/pass_rate' (a), 'test/accuracy' (b)" in text
+    result = run("compare", file, other, "--json")
+    assert len(json.loads(result.stdout)["warnings"]) == 1
+    assert "warning: the scores have different names" in result.stderr
+    assert json.loads(run("compare", file, tmp_path / "c.csv", "--json").stdout)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("all_strategies", "all_strategies"), ("backtracking_backward", "backtracking_\nbackward"),
+     ("a" * 30, "aaaaaaa…aaaaaa"), ("no_positive_all_strategies", "no_positive_\nall_strategies"), ("-x", "-x")],
+)  # fmt: skip
+def test_names_over_a_table_are_folded_before_they_are_cut(name: str, shown: str) -> None:
+    assert folded(name, 14) == shown
+
+
+def test_progress_is_silent_for_two_seconds_then_rare(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 1.9, 2.1, 3.0, 7.0, 7.2])
+    progress = Progress("comparing", clock=lambda: next(times))
+    for done in "abcde":
+        progress(done)
+    assert capsys.readouterr().err.splitlines() == ["comparing: b", "comparing: e"]
 
 
 def test_stdin_twice(run: Run) -> None:

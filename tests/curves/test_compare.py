@@ -45,11 +45,13 @@ def test_the_direction_is_second_against_first():
     assert "lower" in back.reasons[0]
 
 
-def test_with_the_same_ceiling_the_faster_recipe_ranks_first_and_the_refit_shares_A():
+def test_with_the_same_ceiling_the_faster_recipe_is_named_and_the_refit_shares_A():
     result = compare({"slow": run(0, C_mid=2000.0, reach=12), "fast": run(1, C_mid=800.0, reach=12)})
     (pair,) = result.pairs
     assert pair.words == EFFICIENCY
-    assert result.ranking[0].name == "fast"
+    assert "fast is more efficient: half-way sooner" in pair.reasons
+    assert [r.places for r in result.ranking] == ["1-2", "1-2"]
+    assert pair.shares_A
     assert pair.C_mid_shared.high < 0.6
     assert pair.within_margin
     assert pair.refit_C_mid == pytest.approx((2000, 800), rel=0.1)
@@ -171,6 +173,32 @@ def test_a_wider_level_gives_wider_intervals():
 def test_bad_input_names_the_mend(runs, options, message):
     with pytest.raises(InputError, match=message):
         compare(runs(), **options)
+
+
+def test_an_axis_without_a_unit_is_compared_with_a_warning():
+    bare = run(1)
+    found = compare({"a": run(0), "b": Curve(bare.compute, bare.score, unit="unit")})
+    assert found.unit == "step"
+    assert len(found.warnings) == 1
+    assert "axis of b names no unit" in found.warnings[0]
+    assert "warning: " + found.warnings[0] in found.summary()
+
+
+def test_an_unknown_ceiling_is_printed_nowhere():
+    found = compare({"long": run(0), "short": run(1, C_mid=6000.0, A=0.75)})
+    short = found.recipes["short"]
+    assert not short.known
+    assert found.ranking[-1].A is None
+    line = next(line for line in found.summary().splitlines() if line.startswith("short "))
+    assert f"{short.estimate('A'):.3f}" not in line
+    assert list(found.pairs[0].straightened()) == ["long"]
+
+
+def test_several_seeds_are_known_as_well_as_the_best_of_them():
+    long, short = run(0, reach=12), run(1, C_mid=1000.0, reach=1.2)
+    found = compare({"a": [short, long], "b": run(2)}).recipes["a"]
+    assert [f.ceiling for f in found.fits] == ["not identified", "identified"]
+    assert found.known
 
 
 def test_an_unknown_parameter_or_pair_is_refused():

@@ -239,6 +239,40 @@ def test_comparison_of_many_recipes_with_long_names_and_a_short_run_stays_legibl
     assert len(fig.axes) == 1
 
 
+def test_one_B_stands_in_the_legend_and_in_the_table():
+    close = {
+        "one": sigmoid_curve(n=80, last=1500.0, name="one"),
+        "two": sigmoid_curve(n=80, last=1500.0, C_mid=90.0, seed=1, name="two"),
+    }
+    apart = {"one": sigmoid_curve(name="one"), "two": sigmoid_curve(A=0.75, seed=1, name="two")}
+    for runs, shared in ((close, True), (apart, False)):
+        found = compare(runs)
+        assert found.pairs[0].shares_A is shared
+        words = said(plot_compare(found))
+        assert ("B, shared A (90 %)" in words) is shared
+        for slope in re.findall(r"slope B = (\d\.\d\d)", words):
+            assert f"{slope} (" in words
+        assert len(re.findall(r"slope B = ", words)) == 2
+
+
+def test_a_run_of_unknown_ceiling_is_not_straightened_and_named():
+    runs = {"long": sigmoid_curve(), "short": sigmoid_curve(last=100.0, C_mid=300.0)}
+    found = compare(runs)
+    fig = plot_compare(found)
+    assert_legible(fig)
+    words = said(fig)
+    assert "left out, as the ceiling is unknown: short" in words
+    assert "short: slope" not in words
+    assert "long alone can be ranked, of 2 recipes" in words
+    assert "Ranking" not in words
+    assert "odds of the gain" in words
+    assert "short: slope" not in said(plot_straightened(list(found.recipes.values())))
+    unknown = compare({name: sigmoid_curve(last=100.0, C_mid=300.0, seed=i) for i, name in enumerate("ab")})
+    assert "Not straightened" in said(plot_compare(unknown))
+    with pytest.raises(InputError, match="as the ceiling is unknown: a, b"):
+        plot_straightened(unknown.pairs[0])
+
+
 def test_straightened_law_is_a_line_of_slope_B():
     found = fit(sigmoid_curve())
     exact = replace(found, curve=Curve(found.curve.compute, found.predict(found.curve.compute)))

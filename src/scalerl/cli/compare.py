@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import click
 
 from scalerl.cli import options
 from scalerl.cli.options import Number, Reading
-from scalerl.cli.output import print_json, print_view, say
+from scalerl.cli.output import print_json, print_view, say, view_width
+from scalerl.cli.progress import Progress
 from scalerl.errors import ForecastRefused
+from scalerl.words import stem
 
 if TYPE_CHECKING:
     from scalerl.curves.compare import Comparison
@@ -28,6 +30,11 @@ Read = tuple[str, str | None, "Curve"]
     "--at", type=Number(above=0), help="Compare scores at this compute.  [default: the end of the shorter run]"
 )
 @click.option("--straightened", type=options.Picture(), help="Draw the straightened plot of figure 7.")
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="Show the others against this recipe.  [default: first of two, best of more]",
+)
 @options.level_option
 @options.since_option
 @options.reading_many_options
@@ -37,6 +44,7 @@ def command(
     recipes: tuple[str, ...],
     reading: Reading,
     at: float | None,
+    baseline: str | None,
     level: float,
     since: float | str,
     straightened: str | None,
@@ -50,13 +58,14 @@ def command(
     """
     from scalerl.curves.compare import compare
 
+    progress = Progress("comparing")
     named = [split_name(recipe) for recipe in recipes]
     options.stdin_is_free(tuple(file for _, file in named))
     read = [(file, name, curve) for name, file in named for curve in reading.curves(reading.log(file))]
     curves = [(file, curve) for file, _, curve in read]
     kept, left_out = fittable(read)
     try:
-        found = compare(by_recipe(kept), level=level, at=at, since=since)
+        found = compare(by_recipe(kept), level=level, at=at, since=since, baseline=baseline, progress=progress)
     except ForecastRefused as error:
         return _refused(error, curves, as_json)
     wrote = _draw(found, plot, straightened)
@@ -64,6 +73,8 @@ def command(
         for file, curve in curves:
             for note in curve.notes:
                 say(f"note: {file}, {curve.name}: {note}")
+        for warning in found.warnings:
+            say(f"warning: {warning}")
         for line in wrote:
             say(f"note: {line}")
         print_json({**found.to_dict(), "left_out": left_out})
@@ -72,7 +83,8 @@ def command(
     from scalerl.report.compared import comparison_view
     from scalerl.report.terminal import lines
 
-    print_view(curves_view(curves), *comparison_view(found, left_out), *([lines(wrote)] if wrote else []))
+    view = comparison_view(found, left_out, view_width())
+    print_view(curves_view(curves), *view, *([lines(wrote)] if wrote else []))
     return 0
 
 
@@ -100,23 +112,28 @@ def split_name(recipe: str) -> tuple[str | None, str]:
 
 
 def by_recipe(read: Sequence[Read]) -> dict[str, list[Curve]]:
-    """Curves by recipe; files of the same name in different folders are told apart by their folder."""
-    stems: dict[str, set[str]] = {}
+    """Curves by recipe. Files of one name are told apart by as much of their path as that takes."""
+    files: dict[str, set[str]] = {}
     for file, name, curve in read:
-        stems.setdefault(_title(curve, name), set()).add(file)
+        if name is None:
+            files.setdefault(stem(curve.name), set()).add(file)
     grouped: dict[str, list[Curve]] = {}
     for file, name, curve in read:
-        title = _title(curve, name)
-        if name is None and len(stems[title]) > 1:
-            title = f"{Path(file).parent.name}/{title}"
+        title = stem(curve.name) if name is None else name
+        if name is None and len(files[title]) > 1:
+            title = _distinct(file, title, files[title])
         grouped.setdefault(title, []).append(curve)
     return grouped
 
 
-def _title(curve: Curve, name: str | None) -> str:
-    from scalerl.words import short
-
-    return name if name is not None else short(curve.name, 40)
+def _distinct(file: str, title: str, files: set[str]) -> str:
+    """The title after the fewest folders that tell its file from the others; the whole path if no folders do."""
+    folders = {each: PurePath(each).parts[:-1] for each in files}
+    own = folders.pop(file)
+    for depth in range(1, max(map(len, (own, *folders.values()))) + 1):
+        if all(own[-depth:] != other[-depth:] for other in folders.values()):
+            return "/".join((*own[-depth:], title))
+    return file
 
 
 def _draw(found: Comparison, plot: str | None, straightened: str | None) -> list[str]:
@@ -127,7 +144,7 @@ def _draw(found: Comparison, plot: str | None, straightened: str | None) -> list
         options.draw(lambda path: plot_compare(found, path), plot)
         wrote.append(f"picture written to {plot}")
     if straightened:
-        source = found.pairs[0] if len(found.pairs) == 1 else [f for r in found.recipes.values() for f in r.fits]
+        source = found.shown()[0] if len(found.pairs) == 1 else list(found.recipes.values())
         options.draw(lambda path: plot_straightened(source, path), straightened)
         wrote.append(f"straightened plot written to {straightened}")
     return wrote

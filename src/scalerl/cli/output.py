@@ -49,8 +49,12 @@ def print_view(*parts: Any) -> None:
     from scalerl.report.terminal import render
 
     stream = sys.stdout
-    width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
-    _write(stream, render(parts, max(width, MIN_WIDTH), _wants_colour(stream), stream.encoding or "utf-8"))
+    _write(stream, render(parts, view_width(), _wants_colour(stream), stream.encoding or "utf-8"))
+
+
+def view_width() -> int:
+    """Columns that a view may take."""
+    return max(min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH), MIN_WIDTH)
 
 
 def _wants_colour(stream: IO[str]) -> bool:

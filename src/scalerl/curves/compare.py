@@ -8,43 +8,23 @@ and the re-fit with a shared A averages over that A.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scalerl.curves.differences import Difference
-from scalerl.curves.pair_words import CEILING, EFFICIENCY
 from scalerl.curves.pairs import Pair, compare_pair
 from scalerl.curves.pooling import A_SPREAD
+from scalerl.curves.ranking import Rank, rank
 from scalerl.curves.recipe_fit import RecipeFit, fit_recipe
 from scalerl.errors import InputError
 from scalerl.runs import Curve
 from scalerl.words import in_words, plural
 
-FloatArray = NDArray[np.float64]
-SHARE = 0.9
-"""Recipes with the same ceiling are ranked by the compute that brings them to this share of their gain."""
-
-
-@dataclass(frozen=True)
-class Rank:
-    """Place of a recipe: by ceiling first, then by efficiency. Place is None where nothing can be said of it.
-
-    Attributes:
-        tied_with: recipes of about the same ceiling and no detectable difference in efficiency.
-        A: ceiling; compute: what brings it to 90 % of its gain.
-    """
-
-    place: int | None
-    name: str
-    A: float
-    compute: float
-    tied_with: tuple[str, ...]
-    note: str = ""
+Progress = Callable[[str], None]
+NO_UNIT = "unit"
+"""Unit of an axis that is called just "compute": it may be the other run's, or not."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +33,19 @@ class Comparison:
 
     Attributes:
         recipes: name -> what is known of it; pairs: one for each two recipes, in the order given.
-        ranking: best first; level: of the intervals; unit: of compute.
+        ranking: best first; at: compute at which its scores stand, reached by all that have a place.
+        baseline: the recipe that the others are shown against: the one asked for, of two the first, else the best.
+        level: of the intervals; unit: of compute; warnings: why the runs may not be comparable, a line each.
     """
 
     recipes: dict[str, RecipeFit]
     pairs: list[Pair]
     ranking: list[Rank]
+    at: float
+    baseline: str
     level: float
     unit: str
+    warnings: list[str]
 
     def pair(self, first: str, second: str) -> Pair:
         """The pair of two recipes, in the order in which they were given to `compare`."""
@@ -69,6 +54,11 @@ class Comparison:
                 return pair
         raise InputError(f"no pair {first!r}, {second!r}; recipes are {', '.join(self.recipes)}")
 
+    def shown(self) -> list[Pair]:
+        """Each recipe against the baseline, best first."""
+        pairs = [self.pair(self.baseline, r.name) for r in self.ranking if r.name != self.baseline]
+        return [pair if pair.first.name == self.baseline else pair.reversed() for pair in pairs]
+
     def summary(self) -> str:
         """Recipes, ranking and pairs in words and numbers."""
         percent = f"{100 * self.level:g} %"
@@ -76,20 +66,25 @@ class Comparison:
         lines = [f"{'recipe':<{width}}  seeds  {'A':>6} {f'({percent})':>16}  {'B':>5}  {'C_mid':>9}  {'C/C_mid':>7}"]
         for name, r in self.recipes.items():
             low, high = r.interval("A", self.level)
-            tag = _standing(r)
+            A = f"{r.estimate('A'):>6.3f} {f'{low:.3f} to {high:.3f}':>16}" if r.known else f"{'-':>6} {'':>16}"
             lines.append(
-                f"{name:<{width}}  {r.seeds:>5}  {r.estimate('A'):>6.3f} {f'{low:.3f} to {high:.3f}':>16}"
-                f"  {r.estimate('B'):>5.2f}  {r.estimate('C_mid'):>9.4g}  {r.C_over_C_mid:>7.2f}{tag and '  ' + tag}"
+                f"{name:<{width}}  {r.seeds:>5}  {A}  {r.estimate('B'):>5.2f}  {r.estimate('C_mid'):>9.4g}"
+                f"  {r.C_over_C_mid:>7.2f}{r.standing and '  ' + r.standing}"
             )
-        lines += ["", "ranking (ceiling first, then efficiency):"]
-        for rank in self.ranking:
-            place = "-" if rank.place is None else str(rank.place)
-            tie = f"; not told apart from {', '.join(rank.tied_with)}" if rank.tied_with else ""
-            reached = f"{100 * SHARE:g} % of its gain after {in_words(rank.compute, self.unit)}"
-            lines.append(f"  {place}. {rank.name}: A {rank.A:.3f}, {reached}{tie}{rank.note and '; ' + rank.note}")
-        for pair in self.pairs:
+        lines += ["", f"ranking (by A where it is known to differ, else by the score at {self._common}):"]
+        for place in self.ranking:
+            tie = f"; not told apart from {', '.join(place.tied_with)}" if place.tied_with else ""
+            A, score = ("unknown" if v is None else f"{v:.3f}" for v in (place.A, place.score))
+            note = place.note and "; " + place.note
+            lines.append(f"  {place.places}. {place.name}: A {A}, score {score}{tie}{note}")
+        for pair in self.shown():
             lines += ["", *pair.lines()]
-        return "\n".join([*lines, "", *(f"note: {note}" for note in self.notes)])
+        warnings = [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join([*warnings, *lines, "", *(f"note: {note}" for note in self.notes)])
+
+    @property
+    def _common(self) -> str:
+        return in_words(self.at, self.unit)
 
     @property
     def notes(self) -> list[str]:
@@ -98,7 +93,7 @@ class Comparison:
         single = [name for name, r in self.recipes.items() if r.seeds == 1]
         if single:
             found.append(
-                f"one seed of {', '.join(single)}: its A is taken to stray from the recipe's by about {A_SPREAD} as "
+                f"one seed of {_few(single)}: its A is taken to stray from the recipe's by about {A_SPREAD} as "
                 "the paper's seeds do, so a difference smaller than that is none"
             )
         found += [
@@ -121,9 +116,12 @@ class Comparison:
             "level": self.level,
             "compute_unit": self.unit,
             "recipes": [r.to_dict(self.level) for r in self.recipes.values()],
+            "baseline": self.baseline,
             "pairs": [pair.to_dict() for pair in self.pairs],
             "notes": self.notes,
-            "ranking": [{**rank.__dict__, "tied_with": list(rank.tied_with)} for rank in self.ranking],
+            "warnings": self.warnings,
+            "ranking_at": self.at,
+            "ranking": [place.to_dict() for place in self.ranking],
         }
 
 
@@ -132,26 +130,50 @@ def compare(
     level: float = 0.9,
     at: float | None = None,
     since: float | Literal["auto"] = "auto",
+    baseline: str | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Compare recipes by ceiling and efficiency.
+
+    What is said of two recipes does not depend on which others are compared with them.
 
     Args:
         runs: name -> its curve, or the curves of its seeds; at least two recipes, all in one unit of compute.
         level: of the intervals, and of the words: recipes that are the same are called so at least that often.
         at: compute at which scores are compared; default the smaller last compute of each pair, inside both runs.
         since: warm-up cut, see `fit`.
+        baseline: name of the recipe to show the others against; default the first of two, the best of more.
+        progress: called with a few words after each step.
 
     Raises:
-        InputError: fewer than two recipes, different units, level or `at` out of range.
+        InputError: fewer than two recipes, different units, level or `at` out of range, unknown baseline.
         ForecastRefused: a run to which no law can be fitted.
     """
     seeds = {name: _seed_curves(name, given) for name, given in runs.items()}
-    unit = _check(seeds, level, at)
-    # One stream a recipe: the answer for two recipes does not depend on which others are compared with them.
-    recipes = {name: fit_recipe(name, curves, since, np.random.default_rng([7, i]))
-               for i, (name, curves) in enumerate(seeds.items())}  # fmt: skip
-    pairs = [compare_pair(a, b, level, at, np.random.default_rng(11)) for a, b in combinations(recipes.values(), 2)]
-    return Comparison(recipes, pairs, _ranking(recipes, pairs), level, unit)
+    _check(seeds, level, at)
+    unit, warnings = _unit(seeds)
+    if baseline is not None and baseline not in seeds:
+        raise InputError(f"no recipe {baseline!r} to be the baseline; one of {', '.join(seeds)}")
+    report = progress or (lambda _: None)
+    recipes: dict[str, RecipeFit] = {}
+    for name, curves in seeds.items():
+        recipes[name] = fit_recipe(name, curves, since)
+        report(f"{len(recipes)} of {len(seeds)} recipes fitted")
+    pairs = []
+    couples = list(combinations(recipes.values(), 2))
+    for first, second in couples:
+        pairs.append(compare_pair(first, second, level, at))
+        report(f"{len(pairs)} of {len(couples)} pairs compared")
+    where = _common_compute(recipes) if at is None else at
+    ranking = rank(recipes, pairs, where)
+    best = next(iter(recipes)) if len(recipes) == 2 else ranking[0].name
+    return Comparison(recipes, pairs, ranking, where, baseline or best, level, unit, warnings + _score_warnings(seeds))
+
+
+def _common_compute(recipes: Mapping[str, RecipeFit]) -> float:
+    """Reached by all that can be ranked."""
+    able = [r.last for r in recipes.values() if not (r.too_short or r.vetoes)]
+    return min(able or [r.last for r in recipes.values()])
 
 
 def _seed_curves(name: str, given: Curve | Sequence[Curve]) -> list[Curve]:
@@ -161,51 +183,47 @@ def _seed_curves(name: str, given: Curve | Sequence[Curve]) -> list[Curve]:
     return curves
 
 
-def _check(seeds: Mapping[str, list[Curve]], level: float, at: float | None) -> str:
+def _check(seeds: Mapping[str, list[Curve]], level: float, at: float | None) -> None:
     if len(seeds) < 2:
         raise InputError(f"compare needs at least two recipes, got {len(seeds)}")
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, got {level}")
     if at is not None and not (math.isfinite(at) and at > 0):
         raise InputError(f"at must be a positive compute, got {at}")
+
+
+def _unit(seeds: Mapping[str, list[Curve]]) -> tuple[str, list[str]]:
+    """The unit of compute, and a warning where some axes do not name theirs."""
     units = {curve.unit: f"{name} ({plural(curve.unit)})" for name, curves in seeds.items() for curve in curves}
-    if len(units) > 1:
+    named = [unit for unit in units if unit != NO_UNIT]
+    if len(named) > 1:
         raise InputError(
-            f"curves in different units of compute: {', '.join(units.values())}; read them with the same x"
+            f"curves in different units of compute: {', '.join(units.values())}; read them with the same x, or, if it "
+            "is one unit under two names, name it with --unit"
         )
-    return next(iter(units))
+    if len(units) == 1:
+        return next(iter(units)), []
+    bare = [name for name, curves in seeds.items() if any(curve.unit == NO_UNIT for curve in curves)]
+    return named[0], [
+        f"the compute axis of {_few(bare)} names no unit, that of the others is in {plural(named[0])}: compared as if "
+        "it were the same (--unit names it)"
+    ]
 
 
-def _ranking(recipes: dict[str, RecipeFit], pairs: list[Pair]) -> list[Rank]:
-    """By ceiling; recipes whose ceiling is not told apart from the best remaining one, by efficiency."""
-    words = {frozenset((p.first.name, p.second.name)): p.words for p in pairs}
-
-    def told_apart(a: RecipeFit, b: RecipeFit) -> bool:
-        return words[frozenset((a.name, b.name))] == CEILING
-
-    able = sorted((r for r in recipes.values() if not (r.too_short or r.vetoes)), key=lambda r: -r.estimate("A"))
-    order: list[Rank] = []
-    while able:
-        group = [able[0], *(r for r in able[1:] if not told_apart(able[0], r))]
-        able = [r for r in able if r not in group]
-        for r in sorted(group, key=lambda r: r.compute_for(SHARE)):
-            tied = tuple(
-                o.name for o in group if o is not r and words[frozenset((o.name, r.name))] not in (CEILING, EFFICIENCY)
-            )
-            order.append(_rank(r, len(order) + 1, tied))
-    return order + [_rank(r, None, ()) for r in recipes.values() if r.too_short or r.vetoes]
+def _score_warnings(seeds: Mapping[str, list[Curve]]) -> list[str]:
+    """One line where the scores do not have one name."""
+    names: dict[str, list[str]] = {}
+    for name, curves in seeds.items():
+        for curve in curves:
+            names.setdefault(curve.score_name, []).append(name)
+    if len(names) == 1:
+        return []
+    which = ", ".join(f"{score!r} ({_few(list(dict.fromkeys(of)))})" for score, of in names.items())
+    return [f"the scores have different names: {which}; differences mean something only if they measure the same (--y)"]
 
 
-def _rank(recipe: RecipeFit, place: int | None, tied: tuple[str, ...]) -> Rank:
-    return Rank(place, recipe.name, recipe.estimate("A"), recipe.compute_for(SHARE), tied, _standing(recipe))
-
-
-def _standing(recipe: RecipeFit) -> str:
-    if recipe.vetoes:
-        return "cannot be judged"
-    if recipe.too_short:
-        return "too short to say"
-    return "provisional, below 3 C_mid" if recipe.provisional else ""
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 __all__ = ["Comparison", "Difference", "Pair", "Rank", "RecipeFit", "compare"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from scalerl.curves import diagnostics
 from scalerl.curves.calibration import shipped
-from scalerl.curves.fit import MIN_POINTS, Fit, fit
+from scalerl.curves.fit import IDENTIFIED, MIN_POINTS, SETTLED, WIDE, Ceiling, Fit, fit
 from scalerl.curves.observations import observe
 from scalerl.curves.pooling import A_SPREAD, SHAPE_SPREAD, Mixture, Pooled, law_mixture, pool
 from scalerl.curves.posterior import Prior, posterior
@@ -19,8 +20,7 @@ from scalerl.errors import InputError
 from scalerl.runs import Curve
 
 FloatArray = NDArray[np.float64]
-IDENTIFIED, SETTLED = 1.5, 3.0
-"""C / C_mid below which the ceiling is unknown, and below which it is provisional."""
+_STATES: tuple[Ceiling, ...] = ("not identified", "provisional", "identified")
 _SPREAD = np.array([A_SPREAD, SHAPE_SPREAD, SHAPE_SPREAD])
 
 
@@ -33,6 +33,7 @@ class RecipeFit:
         vetoes: why nothing may be said of this recipe (every seed is vetoed); empty otherwise.
         A, log_B, log_C_mid: (n,) draws of the recipe's own parameters, the mean over seeds.
         seed_sd: typical difference of one seed's A from the recipe's, as far as known (posterior median).
+        scores: draws of the mean score by compute, as far as they were asked for; see `score_at`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class RecipeFit:
     log_B: FloatArray = field(repr=False)
     log_C_mid: FloatArray = field(repr=False)
     seed_sd: float
+    scores: dict[float, FloatArray | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def seeds(self) -> int:
@@ -65,14 +67,43 @@ class RecipeFit:
         return float(self.last / np.exp(np.median(self.log_C_mid)))
 
     @property
+    def ceiling(self) -> Ceiling:
+        """Whether A is known: what the best known seed says (`Fit.ceiling`), and no better than the recipe's own A."""
+        return self._ceiling[0]
+
+    @property
+    def ceiling_reason(self) -> str:
+        """Why the ceiling is not simply identified; empty if it is."""
+        return self._ceiling[1]
+
+    @property
+    def known(self) -> bool:
+        """Whether a ceiling may be stated: the recipe is not vetoed, and A is identified or provisional."""
+        return not self.vetoes and self.ceiling != "not identified"
+
+    @property
+    def reach(self) -> float:
+        """C/C_mid as far as it is sure: of the recipe or of its best known seed, whichever is less."""
+        return min(self.C_over_C_mid, self._best_seed.C_over_C_mid)
+
+    @property
     def too_short(self) -> bool:
-        """Below 1.5 C_mid, where the ceiling is not identified."""
-        return self.C_over_C_mid < IDENTIFIED
+        """Whether the ceiling is unknown because the run has not reached 1.5 C_mid."""
+        return self.reach < IDENTIFIED
 
     @property
     def provisional(self) -> bool:
-        """Between 1.5 and 3 C_mid."""
-        return IDENTIFIED <= self.C_over_C_mid < SETTLED
+        """Whether A is known, but may still move: below 3 C_mid, or with a wide interval."""
+        return self.ceiling == "provisional"
+
+    @property
+    def standing(self) -> str:
+        """Why nothing, or nothing final, can be said of the ceiling; empty if it is identified."""
+        if self.vetoes:
+            return "cannot be judged"
+        if self.too_short:
+            return "too short to say"
+        return {"identified": "", "provisional": "provisional", "not identified": "ceiling unknown"}[self.ceiling]
 
     def estimate(self, name: str) -> float:
         """Median of "A", "B" or "C_mid"."""
@@ -83,9 +114,27 @@ class RecipeFit:
         low, high = np.quantile(self._draws(name), [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 
-    def compute_for(self, share: float) -> float:
-        """Median compute at which this share of the gain is reached: the lower, the more efficient."""
-        return float(np.exp(np.median(self.log_C_mid + np.log(share / (1 - share)) * np.exp(-self.log_B))))
+    def score_at(self, compute: float) -> FloatArray | None:
+        """(n,) draws of the mean score at a compute, made once; None where a seed has too few points before it."""
+        if compute not in self.scores:
+            self.scores[compute] = score_draws(self, compute, stream(self.name, 13))
+        return self.scores[compute]
+
+    def straightened(self, A: float, B: float, C_mid: float) -> tuple[FloatArray, FloatArray]:
+        """Figure 7: log C and log F(R) of the points of all seeds under a law; a line of slope B where it holds.
+
+        F(R) = C_mid^B / ((A - R0) / (R - R0) - 1), R0 by least squares. Points outside (R0, A) have no F and are left
+        out.
+        """
+        x, y = [], []
+        for fitted in self.fits:
+            compute, score = fitted.curve.compute, fitted.curve.score
+            rise = fitted.law.value(compute, 0.0, 1.0, B, C_mid)
+            R0 = float((1 - rise) @ (score - A * rise) / ((1 - rise) @ (1 - rise)))
+            inside = (score > R0) & (score < A) & (compute > 0)
+            x.append(np.log(compute[inside]))
+            y.append(B * np.log(C_mid) + fitted.law.inverse_rise((score[inside] - R0) / (A - R0)))
+        return np.concatenate(x), np.concatenate(y)
 
     def to_dict(self, level: float) -> dict[str, Any]:
         """The recipe's object in the JSON of schema 1."""
@@ -99,11 +148,35 @@ class RecipeFit:
             **{f"{name}_interval": list(self.interval(name, level)) for name in names},
             "compute_last": self.last,
             "C_over_C_mid": self.C_over_C_mid,
+            "ceiling": self.ceiling,
+            "ceiling_reason": self.ceiling_reason,
             "too_short": self.too_short,
             "provisional": self.provisional,
             "seed_sd_A": self.seed_sd,
             "fits": [f.to_dict() for f in self.fits],
         }
+
+    @cached_property
+    def _best_seed(self) -> Fit:
+        return max(self.fits, key=lambda f: (_STATES.index(f.ceiling), f.C_over_C_mid))
+
+    @cached_property
+    def _ceiling(self) -> tuple[Ceiling, str]:
+        own = self._own_ceiling()
+        return min((own, (self._best_seed.ceiling, self._best_seed.ceiling_reason)), key=lambda c: _STATES.index(c[0]))
+
+    def _own_ceiling(self) -> tuple[Ceiling, str]:
+        """By the rules of `Fit.ceiling`, from the recipe's own C/C_mid and A, and the reason."""
+        low, high = self.interval("A")
+        wide = f"its interval runs from {low:.3f} to {high:.3f}"
+        short = f"the run has reached {self.C_over_C_mid:.2f} C_mid, below"
+        if self.C_over_C_mid < IDENTIFIED:
+            return "not identified", f"{short} {IDENTIFIED:g}"
+        if high - low > WIDE:
+            return "not identified", wide
+        if self.C_over_C_mid < SETTLED:
+            return "provisional", f"{short} {SETTLED:g}"
+        return ("provisional", wide) if high - low > WIDE / 2 else ("identified", "")
 
     def _draws(self, name: str) -> FloatArray:
         if name == "A":
@@ -113,14 +186,18 @@ class RecipeFit:
         return np.exp(self.log_B if name == "B" else self.log_C_mid)
 
 
-def fit_recipe(
-    name: str, curves: Sequence[Curve], since: float | Literal["auto"], rng: np.random.Generator
-) -> RecipeFit:
+def stream(name: str, purpose: int) -> np.random.Generator:
+    """A recipe's own random numbers, by its name: what is drawn for it does not depend on which others there are."""
+    return np.random.default_rng([purpose, *name.encode()])
+
+
+def fit_recipe(name: str, curves: Sequence[Curve], since: float | Literal["auto"]) -> RecipeFit:
     """Fit each seed, leave out those that the law cannot describe, and pool the rest.
 
     Raises:
         ForecastRefused: a seed has too few points or a constant score.
     """
+    rng = stream(name, 7)
     fits = [fit(curve, since=since) for curve in curves]
     complaints = [diagnostics.vetoes(curve, fitted) for curve, fitted in zip(curves, fits, strict=True)]
     sound = [f for f, found in zip(fits, complaints, strict=True) if not found]

@@ -20,7 +20,7 @@ from scalerl.errors import InputError
 from scalerl.report import marks
 from scalerl.report.axis import ComputeAxis, compute_axis, dress, dress_score
 from scalerl.report.page import FRAME, LEFT, Frame, Page, arrange, new_axes, new_figure
-from scalerl.report.straightened import draw_straight, of_pair, straighten, which_A, words
+from scalerl.report.straightened import Straight, draw_straight, of_pair, of_recipes, straighten, which_A
 from scalerl.report.style import (
     BLACK,
     FONT,
@@ -62,52 +62,67 @@ def plot_compare(comparison: Comparison, path: str | Path | None = None) -> Figu
         dress_score(ax, recipes[0].fits[0].curve.score_name, scores)
         _draw_ceilings(ax, recipes, comparison.level)
         page = Page(_title(comparison), _pair_lines(comparison))
-        rows = [(series(i), _row(r, comparison.level)) for i, r in enumerate(recipes)]
-        percent, unit = f"{100 * comparison.level:g} %", plural(plain(comparison.unit))
-        page.table = Table(
-            ["recipe", "seeds", f"A ({percent})", f"B ({percent})", f"C_mid, {unit}", "C/C_mid", ""], rows
-        )
+        pair = comparison.pairs[0] if len(comparison.pairs) == 1 else None
+        page.table = _table(recipes, pair, comparison.level, comparison.unit)
         frames = [Frame(ax)]
-        lines = of_pair(comparison.pairs[0]) if len(comparison.pairs) == 1 else []
-        if any(s.log_C.size for s in lines):
+        lines = of_pair(pair) if pair else []
+        if pair and _drawable(lines):
             below = new_axes(fig)
-            handles = draw_straight(below, lines, comparison.unit)
-            below.set_title(f"Straightened. {which_A(comparison.pairs[0])}.", loc="left", fontsize=FONT)
+            page.entries = draw_straight(below, lines, comparison.unit)
+            below.set_title(f"Straightened. {which_A(recipes, pair)}.", loc="left", fontsize=FONT)
             frames.append(Frame(below, top=frames[0].height + 0.9, height=2.2))
-            page.entries = list(zip(handles, map(words, lines), strict=True))
+        elif pair:
+            page.lines.append(f"Not straightened. {which_A(recipes, pair)}.")
         return arrange(fig, frames, page, target)
 
 
-def plot_straightened(source: Fit | Pair | Sequence[Fit], path: str | Path | None = None) -> Figure:
+def plot_straightened(
+    source: Fit | Pair | Sequence[Fit] | Sequence[RecipeFit], path: str | Path | None = None
+) -> Figure:
     """Figure 7: log F(R) against log C is a straight line of slope B where the law holds.
 
     F(R) = C_mid^B / ((A - R0) / (R - R0) - 1); points outside (R0, A) have no F: they are left out and counted.
+    Recipes whose ceiling is not known are left out, and named.
 
     Args:
-        source: a fit, several (each with its own A), or a pair of a comparison (with the shared A).
+        source: a fit, several fits or recipes (each with its own A), or a pair of a comparison (with the shared A
+            where the two agree).
         path: where to write it, as .png, .svg or .pdf; None writes nothing.
 
     Raises:
         InputError: no point lies inside (R0, A), unknown suffix, or the file cannot be written.
     """
     target = check_path(path)
-    if isinstance(source, Pair):
-        lines, unit, note = of_pair(source), source.first.unit, which_A(source)
-    else:
-        fits = [source] if isinstance(source, Fit) else list(source)
-        lines, unit = [straighten(f) for f in fits], fits[0].curve.unit
-        note = f"A = {fits[0].A:.3f}, R0 = {fits[0].R0:.3f}" if len(fits) == 1 else "Each run with its own A."
-    if not any(s.log_C.size for s in lines):
-        raise InputError(
-            f"{lines[0].name}: no score lies between R0 and A, so nothing can be straightened; plot the fit"
-        )
+    lines, unit, note = _straightened(source)
+    if not _drawable(lines):
+        raise InputError(f"nothing can be straightened: {note}; no score lies between R0 and a known A; plot the fit")
     with house_style():
         fig = new_figure()
         ax = new_axes(fig)
-        handles = draw_straight(ax, lines, unit)
-        page = Page("Straightened: log F(R) is a line of slope B in log C", [note])
-        page.entries = list(zip(handles, map(words, lines), strict=True))
+        page = Page("Straightened: log F(R) is a line of slope B in log C", [f"{note}."])
+        page.entries = draw_straight(ax, lines, unit)
         return arrange(fig, [Frame(ax)], page, target)
+
+
+def _straightened(
+    source: Fit | Pair | Sequence[Fit] | Sequence[RecipeFit],
+) -> tuple[list[Straight | None], str, str]:
+    """The lines, their unit of compute, and whose A they stand on."""
+    if isinstance(source, Pair):
+        recipes = [source.first, source.second]
+        return of_pair(source), source.first.unit, which_A(recipes, source)
+    items: list[Fit | RecipeFit] = [source] if isinstance(source, Fit) else list(source)
+    recipes = [item for item in items if isinstance(item, RecipeFit)]
+    if recipes:
+        return of_recipes(recipes), recipes[0].unit, which_A(recipes)
+    fits = [item for item in items if isinstance(item, Fit)]
+    one = f"{fits[0].curve.name}: A = {fits[0].A:.3f}, R0 = {fits[0].R0:.3f}"
+    lines: list[Straight | None] = [straighten(f) for f in fits]
+    return lines, fits[0].curve.unit, one if len(fits) == 1 else "Each run with its own A"
+
+
+def _drawable(lines: Sequence[Straight | None]) -> bool:
+    return any(s is not None and s.log_C.size for s in lines)
 
 
 def plot_backtest(report: Backtest, path: str | Path | None = None) -> Figure:
@@ -173,12 +188,12 @@ def _draw_recipe(ax: Axes, axis: ComputeAxis, recipe: RecipeFit, look: Series, l
         ax.fill_between(x, low, high, color=look.color, alpha=0.13, lw=0, zorder=1.5)
         ax.plot(x, fit.predict(x), color=look.color, ls=look.line, lw=1.8, zorder=3)
         shown += [fit.curve.score, low, high]
-    return np.concatenate([*shown, [] if recipe.too_short else [recipe.estimate("A")]])
+    return np.concatenate([*shown, [recipe.estimate("A")] if recipe.known else []])
 
 
 def _draw_ceilings(ax: Axes, recipes: Sequence[RecipeFit], level: float) -> None:
     """The interval of each known ceiling as a bar on the right margin."""
-    known = [(i, r) for i, r in enumerate(recipes) if not (r.too_short or r.vetoes)]
+    known = [(i, r) for i, r in enumerate(recipes) if r.known]
     step = min(0.012, 0.045 / max(len(known), 1))
     for place, (i, recipe) in enumerate(known):
         marks.margin_bar(ax, recipe.estimate("A"), *recipe.interval("A", level), series(i).color, 1.01 + step * place)
@@ -187,42 +202,69 @@ def _draw_ceilings(ax: Axes, recipes: Sequence[RecipeFit], level: float) -> None
 
 
 def _title(comparison: Comparison) -> str:
+    """Places with their recipes; equals stand behind one place."""
     placed = [r for r in comparison.ranking if r.place is not None]
     if not placed:
         return f"{len(comparison.recipes)} recipes, none of which can be ranked yet"
-    return "Ranking: " + ", ".join(
-        f"{r.place}. {name_of(r.name, 28)}{' (tied)' if r.tied_with else ''}" for r in placed
-    )
+    if len(placed) == 1:
+        return f"{name_of(placed[0].name, 40)} alone can be ranked, of {len(comparison.recipes)} recipes"
+    tiers: dict[str, list[str]] = {}
+    for r in placed:
+        tiers.setdefault(r.places, []).append(name_of(r.name, 28))
+    if len(tiers) == 1 and len(placed) == len(comparison.recipes):
+        return f"Equal in rank: {', '.join(*tiers.values())}"
+    # A place stays on the line of its first recipe.
+    return "Ranking: " + ", ".join(f"{places}.\u00a0{', '.join(names)}" for places, names in tiers.items())
 
 
 def _pair_lines(comparison: Comparison) -> list[str]:
-    """The words for each pair, with the difference in A; the first few."""
+    """The verdict on each recipe against the baseline, with the difference in A; the first few."""
     lines = [
-        f"{name_of(p.second.name, 28)} against {name_of(p.first.name, 28)}: {p.words}"
+        f"{name_of(p.second.name, 28)} against {name_of(p.first.name, 28)}: {plain(p.verdict)}"
         + (f" (A {score_text(p.A.estimate, True)}, {to(p.A.low, p.A.high, True)})" if _both_known(p) else "")
-        for p in comparison.pairs
+        for p in comparison.shown()
     ]
     more = len(lines) - _MOST_PAIRS
-    return lines if more <= 1 else [*lines[:_MOST_PAIRS], f"and {more} more pairs; `scalerl compare` prints them all."]
+    return lines if more <= 1 else [*lines[:_MOST_PAIRS], f"and {more} more; `scalerl compare` prints them all."]
 
 
 def _both_known(pair: Pair) -> bool:
-    return not any(r.too_short or r.vetoes for r in (pair.first, pair.second))
+    return pair.first.known and pair.second.known
 
 
-def _row(recipe: RecipeFit, level: float) -> list[str]:
+def _table(recipes: Sequence[RecipeFit], pair: Pair | None, level: float, unit: str) -> Table:
+    """A row a recipe. B and C_mid are those of the straightened lines: given the shared A where there is one."""
+    percent, tag = f"{100 * level:g} %", ""
+    rows = []
+    for i, recipe in enumerate(recipes):
+        B, C_mid = ((recipe.estimate(name), *recipe.interval(name, level)) for name in ("B", "C_mid"))
+        if pair and pair.shares_A:
+            tag, side = ", shared A", "first" if i == 0 else "second"
+            B, C_mid = ((getattr(d, side), *getattr(d, f"{side}_interval")) for d in pair.efficiency)
+        rows.append((series(i), _row(recipe, level, B, C_mid)))
+    star = "; * provisional" if any(r.known and r.provisional for r in recipes) else ""
+    head = ["recipe", "seeds", f"A ({percent}{star})", f"B{tag} ({percent})", f"C_mid{tag}, {plural(plain(unit))}",
+            "C/C_mid", ""]  # fmt: skip
+    if all(r.seeds == 1 for r in recipes):  # then the names need the room more
+        head, rows = [head[0], *head[2:]], [(look, [row[0], *row[2:]]) for look, row in rows]
+    return Table(head, rows)
+
+
+def _row(
+    recipe: RecipeFit, level: float, B: tuple[float, float, float], C_mid: tuple[float, float, float]
+) -> list[str]:
     low, high = recipe.interval("A", level)
-    B, C_mid = recipe.interval("B", level), recipe.interval("C_mid", level)
-    unknown = "cannot be judged" if recipe.vetoes else "not known yet" if recipe.too_short else ""
-    ceiling = unknown or f"{recipe.estimate('A'):.3f} ({low:.3f}–{high:.3f})"
+    unknown = "cannot be judged" if recipe.vetoes else "" if recipe.known else "not known yet"
+    star = "*" if recipe.provisional else ""
+    ceiling = unknown or f"{recipe.estimate('A'):.3f}{star} ({low:.3f}–{high:.3f})"
     return [
         name_of(recipe.name),
         str(recipe.seeds),
         ceiling,
-        f"{recipe.estimate('B'):.2f} ({B[0]:.2f}–{B[1]:.2f})",
-        f"{amount(recipe.estimate('C_mid'))} ({amount(C_mid[0])}–{amount(C_mid[1])})",
+        "{:.2f} ({:.2f}–{:.2f})".format(*B),
+        "{} ({}–{})".format(*map(amount, C_mid)),
         f"{recipe.C_over_C_mid:.2g}",
-        "provisional" if recipe.provisional and not unknown else "",
+        "",
     ]
 
 
