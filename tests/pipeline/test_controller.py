@@ -372,3 +372,13 @@ def test_memory_is_flat_and_bookkeeping_is_cheap(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert task.size == 40
     assert sizes[400] < sizes[200] + 50_000
+
+
+def test_an_evaluation_stands_at_the_compute_of_its_policy_however_late_it_ends(tmp_path: Path) -> None:
+    run = Run(tmp_path, recipe(), steps=40, evaluate_every=5)
+    run.evaluation.generator.generator.slots = 1
+    run.controller.run()
+    flops = {row["step"]: row["compute"]["flops"] for row in run.rows("train")}
+    evals = run.rows("eval")
+    assert len(evals) > 2
+    assert all(row["compute"]["flops"] == flops.get(row["step"], 0.0) for row in evals)

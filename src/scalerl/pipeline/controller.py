@@ -72,6 +72,7 @@ class Controller:
         self._sent = 0  # version of the weights that the generator has been given
         self._exhausted = False
         self._due = settings.evaluate_every > 0 and evaluation is not None
+        self._spent: dict[str, Any] = {}  # when the evaluation under way began
         self._saved = -1
         self._stop: str | None = None
         # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
@@ -222,8 +223,11 @@ class Controller:
         if not self.schedule.overlap:
             self._wait_for_evaluation()
         elif self._due and self.evaluation is not None and not self.evaluation.running:
-            self._due = False
-            self.evaluation.begin(self.step, self.step, self.trainer.weights())
+            self._begin_evaluation(self.evaluation)
+
+    def _begin_evaluation(self, evaluation: Evaluation) -> None:
+        self._due, self._spent = False, self.ledger.compute()
+        evaluation.begin(self.step, self.step, self.trainer.weights())
 
     def _poll_evaluation(self) -> bool:
         if self.evaluation is None or not self.evaluation.running:
@@ -232,8 +236,10 @@ class Controller:
         if result is None:
             return False
         self.ledger.evaluated(result.seconds, result.prompt_tokens, result.tokens)
-        for row in result.rows:
-            self._write("eval", row | {"seconds_evaluation": result.seconds})
+        compute = self.ledger.compute()
+        for row in result.rows:  # training has gone on: the score belongs to what its policy had cost
+            spent = self._spent | {"evaluation": compute["evaluation"]}
+            self._write("eval", row | {"seconds_evaluation": result.seconds, "compute": spent})
         return True
 
     def _wait_for_evaluation(self) -> None:
@@ -241,14 +247,13 @@ class Controller:
         with self._clocks.phase("evaluate"):
             while self._stop is None and self.evaluation is not None and (self.evaluation.running or self._due):
                 if not self.evaluation.running:
-                    self._due = False
-                    self.evaluation.begin(self.step, self.step, self.trainer.weights())
+                    self._begin_evaluation(self.evaluation)
                 if not self._poll_evaluation():
                     time.sleep(self._pause)
 
     def _write(self, kind: str, row: Mapping[str, Any]) -> None:
         own: dict[str, Any] = {"step": self.step, "policy_version": self.step}
-        self.metrics.write(kind, {**own, **row, "compute": self.ledger.compute()})
+        self.metrics.write(kind, {**own, "compute": self.ledger.compute(), **row})
 
     def _revive(self) -> None:
         reason = str(self.generator.dead)
