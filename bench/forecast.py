@@ -2,7 +2,8 @@
 
     python bench/forecast.py [--curves ../shared/curves] [--runs 200] [--only real,synthetic,...]
 
-real: coverage, width and errors on real logs at 2x and 4x. synthetic: the same on simulated runs at 2x and 6x, per
+real: coverage, width and errors on real logs at 2x and 4x. real_verdicts: what `forecast` says of them, at half and
+at full length. synthetic: the same on simulated runs at 2x and 6x, per
 kind. verdicts: wrong and UNSURE shares at 2x. collapses: found and falsely seen. figure1: the paper's 8B run. speed:
 a full forecast of 75 points, against the paper's literal grid, and a backtest of 100 curves at two fractions.
 """
@@ -25,6 +26,7 @@ from scalerl.curves.backtest import METHODS, backtest
 from scalerl.curves.calibration import shipped
 from scalerl.curves.diagnostics import find_collapse
 from scalerl.curves.forecast import calibrated, conditioned, forecast
+from scalerl.curves.observations import end_of
 from scalerl.curves.paper import A_GRID, C_MID_GRID
 from scalerl.curves.posterior import Prior
 from scalerl.curves.synthetic import KINDS, Simulated, collapsed, simulate
@@ -34,12 +36,37 @@ POINTS = (20, 40, 75)
 MATERIAL = 6.0
 """A collapse that must be found falls by at least this many noise sd, and by .03."""
 
+SETTINGS: dict[str, dict[str, object]] = {
+    "default": {}, "level 0.8": {"level": 0.8}, "threshold 0.05": {"threshold": 0.05}, "budget 4x": {"budget": "4x"}
+}  # fmt: skip
+"""Of `forecast`, for the verdicts on real logs."""
+
 
 def real(folder: Path, runs: int) -> dict[str, object]:
     curves = list(read_all(folder))
     report = backtest(curves, (0.25, 0.5), METHODS)
     rows = {f"{s.method} {1 / s.fraction:g}x": rounded(s.__dict__) for s in report.summaries()}
     return {"curves": len(curves), "level": report.level, "methods": rows, "skipped": report.skipped}
+
+
+def real_verdicts(folder: Path, runs: int) -> dict[str, object]:
+    """Counts; and of verdicts at half, about the whole, how many the end contradicts (its mean less that at half)."""
+    curves = list(read_all(folder))
+    table = {}
+    for name, settings in SETTINGS.items():
+        counts: dict[str, dict[str, int]] = {"half": {}, "full": {}}
+        wrong = []
+        for curve in curves:
+            half = curve.upto(curve.compute[-1] / 2)
+            for length, known in (("half", half), ("full", curve)):
+                said = forecast(known, **settings).verdict
+                counts[length][said] = counts[length].get(said, 0) + 1
+                gain = end_of(curve)[1] - end_of(half)[1]
+                above = gain > settings.get("threshold", 0.01)
+                if length == "half" and said == ("STOP-THIS-RECIPE" if above else "CONTINUE"):
+                    wrong.append(f"{curve.name}: {said}, came {gain:+.3f}")
+        table[name] = {**counts, **({} if "budget" in settings else {"wrong_at_half": wrong})}
+    return {"curves": len(curves), "settings": table}
 
 
 def synthetic(folder: Path, runs: int) -> dict[str, object]:
@@ -175,7 +202,7 @@ def rounded(values: dict[str, object]) -> dict[str, object]:
     return {k: round(float(v), 4) if isinstance(v, (float, np.floating)) else v for k, v in values.items()}
 
 
-QUESTIONS = {f.__name__: f for f in (real, synthetic, verdicts, collapses, figure1, speed)}
+QUESTIONS = {f.__name__: f for f in (real, real_verdicts, synthetic, verdicts, collapses, figure1, speed)}
 
 
 def main() -> None:
@@ -185,7 +212,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(QUESTIONS), help="comma-separated questions")
     args = parser.parse_args()
     for name in args.only.split(","):
-        if name in ("real", "figure1") and not args.curves.is_dir():
+        if name in ("real", "real_verdicts", "figure1") and not args.curves.is_dir():
             print(json.dumps({"bench": name, "skipped": f"no folder {args.curves}"}))
             continue
         print(json.dumps({"bench": name, **QUESTIONS[name](args.curves, args.runs)}), flush=True)
