@@ -18,7 +18,7 @@ import click
 from scalerl import __version__
 from scalerl.cli.guard import guarded
 
-COMMANDS = ("forecast", "fit", "backtest", "calibrate", "compare", "transfer", "formats")
+COMMANDS = ("forecast", "fit", "backtest", "calibrate", "compare", "transfer", "formats", "train", "resume", "watch")
 """In the order of the help; each is a module of this package with a click command named `command`."""
 
 

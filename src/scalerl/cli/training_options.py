@@ -1,0 +1,67 @@
+"""What the commands that train share: the extra they need, and how they show themselves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from scalerl.errors import InputError
+
+if TYPE_CHECKING:
+    from scalerl.training.progress import Progress
+    from scalerl.training.train import Finished
+
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object at the end; progress on stderr.")
+
+
+def need_torch() -> None:
+    """Refuse where the extra is not installed.
+
+    Raises:
+        InputError: saying what to install.
+    """
+    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"training needs {', '.join(missing)}, not installed here: pip install 'scalerl[train]'")
+
+
+@contextmanager
+def shown(steps: int, as_json: bool, quiet: bool) -> Iterator[Progress]:
+    """Progress of a run; warnings of the run's parts go the same way."""
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    from scalerl.training.progress import Progress
+
+    console = Console(stderr=as_json)
+    handler = RichHandler(console=console, show_time=False, show_path=False, rich_tracebacks=False)
+    log = logging.getLogger("scalerl")
+    log.addHandler(handler)
+    try:
+        with Progress(steps, console, quiet) as progress:
+            yield progress
+    finally:
+        log.removeHandler(handler)
+
+
+def tell(finished: Finished, as_json: bool) -> int:
+    """How the run ended; always exit code 0, as a stop that was asked for is no failure."""
+    from scalerl.cli.output import print_json
+
+    directory, outcome = finished.directory, finished.outcome
+    model = None if finished.model is None else str(finished.model)
+    if as_json:
+        print_json(
+            {"schema": 1, "directory": str(directory), "step": outcome.step, "reason": outcome.reason, "model": model}
+        )
+    elif model is None:
+        click.echo(f"{outcome.reason} at step {outcome.step}; to go on: scalerl resume {directory}")
+    else:
+        click.echo(f"ended at step {outcome.step} ({outcome.reason}); model in {model}; scalerl forecast {directory}")
+    return 0

@@ -1,0 +1,62 @@
+"""`scalerl watch`: follow a run live, from another terminal."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command("watch")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Show how it stands, and end.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between two looks."
+)
+@click.option("--json", "as_json", is_flag=True, help="How it stands, as one JSON object.")
+def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:
+    """Follow the run in DIRECTORY until it ends, or until Ctrl-C. It only reads."""
+    from rich.console import Console
+
+    from scalerl.training.progress import Progress, State
+    from scalerl.training.watch import Follower
+
+    follower, steps = Follower(directory), _steps(directory)
+    if once or as_json:
+        state = State(steps)
+        for row in follower.rows():
+            state.feed(row)
+        _show(state, directory, as_json)
+        return 0
+    with Progress(steps, Console()) as progress:
+        while True:
+            for row in follower.rows():
+                progress.row(row)
+            if progress.state.ended is not None:
+                return 0
+            time.sleep(interval)
+
+
+def _steps(directory: Path) -> int:
+    from scalerl.training.settings import CONFIG, read
+
+    return read(directory).steps if (directory / CONFIG).is_file() else 0
+
+
+def _show(state: Any, directory: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from scalerl.cli.output import print_json
+
+    if not as_json:
+        Console().print(state.view())
+        return
+    evals = {task: rows[-1] for task, rows in state.evals.items()}
+    print_json(
+        {
+            "schema": 1, "directory": str(directory), "steps": state.steps, "train": dict(state.train), "eval": evals,
+            "forecast": state.answers, "ended": state.ended,
+        }
+    )  # fmt: skip

@@ -1,0 +1,287 @@
+"""Settings -> task, tokenizer, engines, controller: one run, ready to start or to go on from a checkpoint.
+
+inline    everything in this process
+process   main = controller; a generator, a trainer and an evaluating generator as children
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from scalerl.engines.generator import GeneratorSettings, TorchGenerator
+from scalerl.engines.model import count_parameters, export_model, named_tensors
+from scalerl.engines.process import GeneratorProcess, TrainerProcess
+from scalerl.engines.trainer import TorchTrainer, TrainerSettings
+from scalerl.engines.weights import SharedWeights
+from scalerl.errors import InputError
+from scalerl.pipeline.checkpoint import Checkpoints
+from scalerl.pipeline.controller import Controller
+from scalerl.pipeline.evaluation import Evaluation, Hold
+from scalerl.pipeline.ledger import Ledger
+from scalerl.pipeline.metrics import MetricsLog, Row
+from scalerl.pipeline.revival import Revivable
+from scalerl.pipeline.sampler import Sampler
+from scalerl.pipeline.settings import ControllerSettings
+from scalerl.pipeline.verification import Decode, Verification
+from scalerl.protocols import Generator, Task
+from scalerl.tasks.guard import Guard
+from scalerl.tasks.registry import build_task
+from scalerl.tasks.tokenizer import is_small
+from scalerl.training.inline import InlineGenerator
+from scalerl.training.lengths import length_limits
+from scalerl.training.model import Origin, loaded, vocabulary_fits
+from scalerl.training.settings import Settings
+
+Listener = Callable[[Row], None]
+
+
+class ExportingTrainer(TorchTrainer):
+    """A trainer that can also write its model for others, where its weights are."""
+
+    def export(self, path: Path, tokenizer: Any) -> None:
+        """Write a Hugging Face folder."""
+        export_model(self.model, path, tokenizer)
+
+
+@dataclass
+class Engines:
+    """What computes. `hold` pins a version for evaluation; None where nothing is trained meanwhile."""
+
+    generator: Revivable
+    evaluator: Revivable
+    trainer: Any
+    hold: Hold | None = None
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def export(self, path: Path, tokenizer: Any) -> None:
+        """Write the trained model as a Hugging Face folder."""
+        if isinstance(self.trainer, TrainerProcess):
+            self.trainer.call("export", path, tokenizer)
+        else:
+            self.trainer.export(path, tokenizer)
+
+
+@dataclass
+class Run:
+    """Everything of a run; `close` ends its processes."""
+
+    settings: Settings
+    directory: Path
+    origin: Origin
+    engines: Engines
+    controller: Controller
+    task: Task
+
+    def close(self) -> None:
+        """End engines and verifiers."""
+        self.engines.closing.close()
+        close = getattr(self.task, "close", None)
+        if close is not None:
+            close()
+
+
+@contextlib.contextmanager
+def assembled(
+    settings: Settings, directory: Path, origin: Origin, checkpoint: Path | None, listener: Listener | None = None
+) -> Iterator[Run]:
+    """A run, loaded from `checkpoint` if there is one.
+
+    Args:
+        listener: is shown each row of metrics.jsonl.
+
+    Raises:
+        InputError: the task, the model and the recipe do not fit together. CheckpointError: nor does the checkpoint.
+    """
+    with contextlib.ExitStack() as closing:
+        task = build_task(_task_settings(settings), origin.tokenizer, settings.folder)
+        closing.callback(getattr(task, "close", lambda: None))
+        model = loaded(origin.folder)
+        vocabulary_fits(model, origin.tokenizer)
+        generation = _generation(settings, task, origin)
+        parameters = count_parameters(model, active=True)
+        engines = (_inline if settings.inline else _processes)(settings, directory, origin, generation, model, closing)
+        del model
+        saved = Checkpoints(directory, settings.checkpoints.keep)
+        state = arrays = None
+        if checkpoint is not None:
+            state, arrays, folder = saved.load(checkpoint)
+            engines.trainer.load(folder)
+        ledger = Ledger(parameters, shared=settings.inline)
+        metrics = MetricsLog(directory, 0 if state is None else int(state["metrics_size"]), listener)
+        controller = _controller(settings, task, origin, engines, ledger, metrics, saved)
+        closing.callback(controller.close)
+        if state is not None and arrays is not None:
+            controller.restore(state, arrays)
+        yield Run(settings, directory, origin, engines, controller, task)
+
+
+def _controller(
+    settings: Settings, task: Task, origin: Origin, engines: Engines, ledger: Ledger, metrics: MetricsLog,
+    checkpoints: Checkpoints,
+) -> Controller:  # fmt: skip
+    guard, own_guard = Guard(task), Guard(task)  # held-out answers are counted apart
+    decode, threads = decoder(origin.tokenizer), settings.engines.verify_threads or 0
+    evaluation = None
+    if settings.evaluation.every:
+        evaluation = Evaluation(
+            engines.evaluator, task, settings.evaluation.samples, own_guard.verify, decode, threads=threads,
+            hold=engines.hold, seed=settings.seed, limit=settings.evaluation.prompts,
+        )  # fmt: skip
+    return Controller(
+        settings.recipe,
+        ControllerSettings(
+            settings.steps, settings.evaluation.every, settings.checkpoints.every, settings.engines.capacity,
+            settings.seed,
+        ),
+        sampler=Sampler.of(task, settings.recipe, settings.seed),
+        generator=engines.generator,
+        trainer=engines.trainer,
+        verification=Verification(guard.verify, decode, threads),
+        ledger=ledger,
+        metrics=metrics,
+        checkpoints=checkpoints,
+        evaluation=evaluation,
+        counts=guard.counts,
+    )  # fmt: skip
+
+
+def _task_settings(settings: Settings) -> Any:
+    """Files leave out what the recipe's prompt_tokens cannot hold, unless they say themselves what is too long."""
+
+    def limited(part: Any) -> Any:
+        if isinstance(part, str):
+            return limited({"name": part}) if part in ("file", "maths") else part
+        if isinstance(part, Sequence):
+            return [limited(p) for p in part]
+        if isinstance(part, dict) and "tasks" in part:
+            return part | {"tasks": limited(part["tasks"])}
+        if isinstance(part, dict) and part.get("name") in ("file", "maths"):
+            return {"max_prompt_tokens": settings.recipe.prompt_tokens} | part
+        return part
+
+    return limited(settings.task)
+
+
+def _generation(settings: Settings, task: Task, origin: Origin) -> GeneratorSettings:
+    recipe = settings.recipe
+    prompts = [prompt for split in ("train", "held-out") for prompt in task.prompts(split)]
+    longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+    if len(longest.token_ids) > recipe.prompt_tokens:
+        raise InputError(
+            f"recipe.prompt_tokens = {recipe.prompt_tokens}: a prompt of task {longest.task} has "
+            f"{len(longest.token_ids)} tokens ({longest.text[:40]!r}); raise it to that, or shorten the prompts"
+        )
+    return GeneratorSettings(
+        slots=settings.engines.slots,
+        prompt_tokens=len(longest.token_ids),  # what the cache must hold
+        limits=length_limits(recipe, origin.tokenizer, origin.end_tokens),
+        temperature=recipe.temperature,
+        fp32_head=recipe.head_precision == "fp32",
+        seed=settings.seed,
+    )
+
+
+def _inline(
+    settings: Settings, directory: Path, origin: Origin, generation: GeneratorSettings, model: Any,
+    closing: contextlib.ExitStack,
+) -> Engines:  # fmt: skip
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(settings.engines.trainer_threads or 1)
+    closing.callback(torch.set_num_threads, before)
+    dtype, lockstep = settings.engines.generator_dtype, settings.recipe.schedule == "lockstep"
+    generator = Revivable(InlineGenerator(make_generator(origin.folder, dtype, generation)))
+    own = replace(generation, slots=settings.engines.evaluation_slots or generation.slots, seed=settings.seed + 1)
+    evaluator = generator
+    if not lockstep and settings.evaluation.every:
+        evaluator = Revivable(InlineGenerator(make_generator(origin.folder, dtype, own)))
+    return Engines(generator, evaluator, make_trainer(origin.folder, _training(settings)))
+
+
+def _processes(
+    settings: Settings, directory: Path, origin: Origin, generation: GeneratorSettings, model: Any,
+    closing: contextlib.ExitStack,
+) -> Engines:  # fmt: skip
+    import torch
+
+    engines, logs = settings.engines, directory / "logs"
+    published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
+    weights = SharedWeights(named_tensors(model), engines.weight_buffers, published, readers=16)
+    first = _spawning(
+        origin, engines.generator_dtype, generation, weights, logs, engines.generator_threads, "generator"
+    )
+    own = replace(generation, slots=engines.evaluation_slots or generation.slots, seed=settings.seed + 1)
+    second = _spawning(origin, engines.generator_dtype, own, weights, logs, engines.evaluation_threads, "evaluator")
+    generator = _revivable(first, closing)
+    evaluator = _revivable(second, closing) if settings.evaluation.every else generator
+    trainer = TrainerProcess(
+        make_trainer, (origin.folder, _training(settings)), weights, logs / "trainer.log", engines.trainer_threads or 1
+    )
+    closing.callback(trainer.close)
+    reader = weights.reader()
+    closing.callback(reader.close)
+    return Engines(generator, evaluator, trainer, reader.acquire)
+
+
+def _spawning(
+    origin: Origin, dtype: str, generation: GeneratorSettings, weights: SharedWeights, logs: Path, threads: int | None,
+    name: str,
+) -> Callable[[], GeneratorProcess]:  # fmt: skip
+    started = 0
+
+    def spawn() -> GeneratorProcess:
+        nonlocal started
+        # One that takes a dead one's place draws other random numbers, not the same ones once more.
+        arguments = (origin.folder, dtype, replace(generation, seed=generation.seed + 7919 * started))
+        started += 1
+        return GeneratorProcess(make_generator, arguments, weights, logs / f"{name}.log", threads or 1, name)
+
+    return spawn
+
+
+def _revivable(spawn: Callable[[], GeneratorProcess], closing: contextlib.ExitStack) -> Revivable:
+    found: Revivable
+
+    def another() -> Generator:
+        _close(found)
+        return spawn()
+
+    found = Revivable(spawn(), another)
+    closing.callback(_close, found)
+    return found
+
+
+def _close(generator: Revivable) -> None:
+    assert isinstance(generator.generator, GeneratorProcess)
+    generator.generator.close()
+
+
+def _training(settings: Settings) -> TrainerSettings:
+    engines = settings.engines
+    return TrainerSettings.from_recipe(
+        settings.recipe, engines.micro_batch_tokens, engines.compute, engines.activation_checkpointing, engines.compiled
+    )
+
+
+def make_generator(folder: Path, dtype: str, settings: GeneratorSettings) -> TorchGenerator:
+    """In whichever process it runs."""
+    return TorchGenerator(loaded(folder, dtype), settings)
+
+
+def make_trainer(folder: Path, settings: TrainerSettings) -> ExportingTrainer:
+    """In whichever process it runs; with a frozen copy of the first weights where the recipe measures against them."""
+    return ExportingTrainer(loaded(folder), settings, loaded(folder) if settings.kl_coefficient else None)
+
+
+def decoder(tokenizer: Any) -> Decode:
+    """Tokens of a completion to the text that is judged: marks of the thinking stay, end and padding go."""
+    if not is_small(tokenizer):
+        return lambda token_ids: str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
+    special = set(tokenizer.all_special_ids)
+    texts = ["" if i in special else tokenizer.convert_ids_to_tokens(i) for i in range(len(tokenizer))]
+    return lambda token_ids: "".join([texts[i] for i in token_ids])

@@ -1,0 +1,92 @@
+"""The model and tokenizer that a run begins with, as folders: every process loads them from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalerl.engines.model import build_model, export_model, load_model
+from scalerl.errors import InputError
+from scalerl.tasks.tokenizer import load_tokenizer, small_tokenizer
+from scalerl.training.settings import Settings
+from scalerl.training.warm_start import Progress, warm_start
+
+INITIAL = "initial-model"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the run begins. `folder`: the model's. `end_tokens`: those its generation config names."""
+
+    folder: Path
+    tokenizer: Any
+    end_tokens: tuple[int, ...]
+
+
+def origin(settings: Settings, directory: Path, progress: Progress = lambda *_: None) -> Origin:
+    """Find or make the model.
+
+    Args:
+        directory: of the run; random weights are kept there. progress: of a warm start.
+
+    Raises:
+        InputError: a folder is missing or holds no model or tokenizer.
+    """
+    model = settings.model
+    if model.warm_start is not None:
+        threads = settings.engines.generator_threads or 1
+        threads += 0 if settings.inline else settings.engines.trainer_threads or 0
+        folder = warm_start(model.warm_start, threads, progress)
+    elif model.config is not None:
+        folder = directory / INITIAL
+        if not (folder / "config.json").is_file():
+            export_model(build_model(model.config, model.seed), folder)
+    else:
+        assert model.path is not None  # one of the three, see ModelSettings
+        folder = Path(model.path)
+        if not (folder / "config.json").is_file():
+            raise InputError(
+                f"model.path = {str(folder)!r}: no Hugging Face model there; name a folder with config.json"
+            )
+    tokenizer = _tokenizer(settings, folder)
+    return Origin(folder, tokenizer, _end_tokens(folder))
+
+
+def vocabulary_fits(model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer that writes tokens which the model does not know.
+
+    Raises:
+        InputError: naming both sizes.
+    """
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    if len(tokenizer) > rows:
+        raise InputError(f"model.tokenizer: it has {len(tokenizer)} tokens, the model's embedding {rows}; take its own")
+
+
+def _tokenizer(settings: Settings, folder: Path) -> Any:
+    if settings.model.tokenizer is not None:
+        return load_tokenizer(settings.model.tokenizer)
+    if settings.model.config is not None or settings.model.warm_start is not None:
+        return small_tokenizer()
+    return load_tokenizer(folder)
+
+
+def _end_tokens(folder: Path) -> tuple[int, ...]:
+    import json
+
+    path = folder / "generation_config.json"
+    try:
+        found: Any = json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error})") from error
+    ends = found.get("eos_token_id") if isinstance(found, Mapping) else None
+    return tuple(ends) if isinstance(ends, list) else () if ends is None else (int(ends),)
+
+
+def loaded(folder: Path, dtype: str = "fp32") -> Any:
+    """The model, in fp32 or bf16."""
+    import torch
+
+    return load_model(folder, torch.bfloat16 if dtype == "bf16" else torch.float32)

@@ -1,0 +1,200 @@
+"""What a run is doing, for people: a live view on a terminal, plain lines elsewhere. Fed with rows of metrics.jsonl."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from scalerl import words
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+Row = Mapping[str, Any]
+_LINE_EVERY = 5.0
+"""Seconds between two lines about steps, where there is no terminal; evaluations and events are always told."""
+
+
+class State:
+    """The newest of everything.
+
+    Attributes:
+        train: newest row of its kind. evals: by task, all rows. answers: newest forecast of each. ended: its reason.
+    """
+
+    def __init__(self, steps: int = 0) -> None:
+        self.steps = steps
+        self.train: Row = {}
+        self.evals: dict[str, list[Row]] = {}
+        self.answers: dict[str, Row] = {}
+        self.events: list[Row] = []
+        self.ended: str | None = None
+        self.warm_start: tuple[int, int, float] | None = None
+
+    def feed(self, row: Row) -> None:
+        """Take in a row."""
+        kind = row["kind"]
+        if kind == "train":
+            self.train, self.ended, self.warm_start = row, None, None
+        elif kind == "eval":
+            self.evals.setdefault(row["task"], []).append(row)
+        elif kind == "forecast":
+            self.answers = dict(row["tasks"])
+        elif kind == "event":
+            self.events.append(row)
+            self.ended = row.get("reason", "") if row["event"] == "end" else None
+
+    def parts(self) -> list[tuple[str, str]]:
+        """(what, how it stands), in the order of interest; only what is known."""
+        found = []
+        if self.warm_start is not None:
+            step, steps, loss = self.warm_start
+            found.append(("warm start", f"step {step} of {steps}, loss {loss:.3f}"))
+        row = self.train
+        if row:
+            found.append(("step", self._step(row)))
+        for task, rows in self.evals.items():
+            found.append((f"held-out {task}" if len(self.evals) > 1 else "held-out", _held_out(rows)))
+        for task, answer in self.answers.items():
+            found.append((f"forecast {task}" if len(self.answers) > 1 else "forecast", _forecast(answer)))
+        if row:
+            found += _pipeline(row)
+        if self.events:
+            found.append(("last event", _event(self.events[-1])))
+        return found
+
+    def _step(self, row: Row) -> str:
+        of = f" of {self.steps:,}" if self.steps else ""
+        speed = f", {row['seconds_total']:.1f} s" if "seconds_total" in row else ""
+        return (
+            f"{row['step']:,}{of}{speed}; pass rate in training {_number(row, 'train_pass_rate', 3)}, "
+            f"entropy {_number(row, 'entropy', 3)}, gradient {_number(row, 'grad_norm')}"
+        )
+
+    def view(self) -> RenderableType:
+        """As a table of two columns."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column()
+        for name, text in self.parts():
+            table.add_row(Text(name), Text(text))
+        return table
+
+    def line(self, row: Row) -> str:
+        """One row in one line; empty for one that says nothing new."""
+        kind = row["kind"]
+        if kind == "train":
+            text = self._step(row)
+            return (
+                f"step {text}; idle {_percent(row, 'generator_idle_share')} / {_percent(row, 'trainer_idle_share')}, "
+                f"truncated {_percent(row, 'truncation_rate')}, staleness {_number(row, 'staleness_mean')}"
+            )
+        if kind == "eval":
+            return f"held-out {row['task']} {_held_out(self.evals[row['task']])}"
+        if kind == "forecast":
+            return "; ".join(f"forecast {task} {_forecast(answer)}" for task, answer in row["tasks"].items())
+        return _event(row)
+
+
+class Progress:
+    """Shows a state as it changes; a context.
+
+    Args:
+        steps: of the run. console: where to. quiet: nothing is shown.
+    """
+
+    def __init__(self, steps: int, console: Console, quiet: bool = False) -> None:
+        self.state, self.console, self.quiet = State(steps), console, quiet
+        self._live: Live | None = None
+        self._told = float("-inf")
+
+    def __enter__(self) -> Progress:
+        if not self.quiet and self.console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(get_renderable=self.state.view, console=self.console, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def row(self, row: Row) -> None:
+        """A row of metrics.jsonl, or one of kind "forecast"; from any thread."""
+        self.state.feed(row)
+        if self.quiet or self._live is not None:
+            return
+        if row["kind"] != "train" or self._due():
+            self._say(self.state.line(row))
+
+    def warm_start(self, step: int, steps: int, loss: float) -> None:
+        """A supervised step was taken."""
+        self.state.warm_start = step, steps, loss
+        if not self.quiet and self._live is None and (step == steps or self._due()):
+            self._say(f"warm start: step {step} of {steps}, loss {loss:.3f}")
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._told < _LINE_EVERY:
+            return False
+        self._told = now
+        return True
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _pipeline(row: Row) -> list[tuple[str, str]]:
+    """What tells the ingredients of the recipe at work."""
+    idle = f"generator {_percent(row, 'generator_idle_share')}, trainer {_percent(row, 'trainer_idle_share')}"
+    rollouts = f"{_percent(row, 'truncation_rate')} truncated, {_percent(row, 'interrupted_share')} interrupted"
+    oldest = f"{_number(row, 'staleness_mean')} on average, {_number(row, 'staleness_max', 0)} at most"
+    dropped = f"{_number(row, 'dropped_prompts', 0)} dropped of {_number(row, 'groups', 0)}"
+    return [
+        ("idle", idle),
+        ("rollouts", f"{rollouts}, {_number(row, 'completion_length')} tokens"),
+        ("staleness", f"{oldest}; {_number(row, 'versions_per_rollout')} versions a rollout"),
+        ("prompts", f"{dropped}, {row.get('prompts_retired', 0):,} of {row.get('prompts_total', 0):,} retired"),
+    ]
+
+
+def _held_out(rows: list[Row]) -> str:
+    last, first = rows[-1], rows[0]
+    if last.get("pass_rate") is None:
+        return f"nothing could be judged at step {last['step']}"
+    text = f"{last['pass_rate']:.3f} at step {last['step']:,} (mean@{last.get('mean_at', '?')})"
+    if first is last or first.get("pass_rate") is None:
+        return text
+    return f"{text}, {words.signed(last['pass_rate'] - first['pass_rate'])} since step {first['step']:,}"
+
+
+def _forecast(answer: Row) -> str:
+    if not answer.get("forecast"):
+        return f"{answer['verdict']}: {answer['reasons'][0]}"
+    row = answer["forecast"][0]
+    return (
+        f"{row['score']:.3f} {words.between(row['low'], row['high'])} at 2x, gain {words.signed(row['gain'])} "
+        f"{words.between(row['gain_low'], row['gain_high'], 'signed')}: {answer['verdict']}"
+    )
+
+
+def _event(row: Row) -> str:
+    reason = f" ({row['reason']})" if row.get("reason") else ""
+    return f"step {row['step']}: {row['event']}{reason}"
+
+
+def _percent(row: Row, name: str) -> str:
+    value = row.get(name)
+    return "unknown" if value is None else words.percent(value)
+
+
+def _number(row: Row, name: str, digits: int = 2) -> str:
+    value = row.get(name)
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,166 @@
+"""Run a run: from nothing or from its newest checkpoint, until it ends, is stopped, or cannot go on.
+
+run directory: config.yaml  metrics.jsonl  checkpoints/  forecast.json  logs/  model/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from scalerl.engines.process import TrainerProcess
+from scalerl.errors import EngineDied, InputError
+from scalerl.pipeline.checkpoint import Checkpoints
+from scalerl.pipeline.metrics import NAME, Row
+from scalerl.pipeline.settings import Outcome
+from scalerl.training.assemble import Run, assembled
+from scalerl.training.model import Origin, origin
+from scalerl.training.renewal import Renewal
+from scalerl.training.settings import CONFIG, Settings
+from scalerl.training.warm_start import Progress
+
+MODEL = "model"
+_ATTEMPTS = 3
+"""Deaths of a trainer without a step between them that are taken for a fault that will not go away."""
+Listener = Callable[[Row], None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a run ended. `model`: the exported folder, None where the run was only interrupted."""
+
+    outcome: Outcome
+    directory: Path
+    model: Path | None
+
+
+def train(
+    settings: Settings, directory: Path, listener: Listener = lambda _: None, progress: Progress = lambda *_: None
+) -> Finished:
+    """Start a run in a new directory.
+
+    Args:
+        listener: is shown each row of metrics.jsonl, and forecasts as rows of kind "forecast". progress: of a warm
+            start.
+
+    Raises:
+        InputError: the directory holds a run already, or the settings cannot be carried out.
+        EngineDied: an engine died again and again.
+    """
+    if (directory / NAME).exists() or (directory / CONFIG).exists():
+        raise InputError(
+            f"{directory}: holds a run already; go on with `scalerl resume {directory}` or choose another --out"
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        settings.write(directory)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written ({error.strerror or error}); choose another --out") from error
+    return run(settings, directory, listener, progress)
+
+
+def run(
+    settings: Settings, directory: Path, listener: Listener = lambda _: None, progress: Progress = lambda *_: None
+) -> Finished:
+    """Go on from the newest checkpoint if there is one; a trainer that dies on the way is replaced from it."""
+    begin = origin(settings, directory, progress)
+    deaths, last = 0, -1
+    while True:
+        checkpoint = Checkpoints(directory, settings.checkpoints.keep).latest()
+        try:
+            return _attempt(settings, directory, begin, checkpoint, listener)
+        except _TrainerDied as died:
+            deaths = deaths + 1 if died.step <= last else 1
+            last = max(last, died.step)
+            if deaths > _ATTEMPTS:
+                raise died.error from died
+            listener({"kind": "event", "event": "trainer replaced", "step": died.step, "reason": str(died.error)})
+
+
+class _TrainerDied(Exception):
+    def __init__(self, error: EngineDied, step: int) -> None:
+        super().__init__(str(error))
+        self.error, self.step = error, step
+
+
+def _attempt(
+    settings: Settings, directory: Path, begin: Origin, checkpoint: Path | None, listener: Listener
+) -> Finished:
+    renewal = Renewal(settings.forecast, directory, listener)
+    stop = _Stop(settings.recipe.schedule == "lockstep")
+
+    def heard(row: Row) -> None:
+        listener(row)
+        renewal.heard(row)
+        stop.heard(row)
+
+    with assembled(settings, directory, begin, checkpoint, heard) as found, renewal.beside(stop.ask):
+        renewal.remember(directory / NAME)
+        stop.controller = found.controller
+        with stop.signals():
+            try:
+                outcome = found.controller.run()
+            except EngineDied as error:
+                if _trainer_lives(found):
+                    raise
+                raise _TrainerDied(error, found.controller.step) from error
+        return Finished(outcome, directory, _export(found) if not stop.signalled else None)
+
+
+def _trainer_lives(found: Run) -> bool:
+    trainer = found.engines.trainer
+    return not isinstance(trainer, TrainerProcess) or trainer.engine.process.is_alive()
+
+
+def _export(found: Run) -> Path:
+    path = found.directory / MODEL
+    found.engines.export(path, found.origin.tokenizer)
+    return path
+
+
+class _Stop:
+    """Requests to end: from a signal, or from a forecast. In lockstep they wait for a step to be whole."""
+
+    def __init__(self, between_steps: bool) -> None:
+        self.controller: object = None
+        self.signalled: str | None = None
+        self._between_steps, self._asked = between_steps, ""
+
+    def ask(self, reason: str) -> None:
+        """End soon."""
+        self._asked = self._asked or reason
+        if not self._between_steps:
+            self._pass_on()
+
+    def heard(self, row: Row) -> None:
+        if self._asked and row["kind"] == "train":
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        stop = getattr(self.controller, "stop", None)
+        if stop is not None:
+            stop(self._asked)
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """SIGTERM and the first Ctrl-C end the run with a checkpoint; the second Ctrl-C ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.signalled = signal.Signals(number).name
+            signal.signal(signal.SIGINT, before[signal.SIGINT])
+            self.ask(self.signalled)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,60 @@
+"""Follow a run's metrics.jsonl while another process writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from scalerl.errors import InputError
+from scalerl.pipeline.metrics import NAME
+from scalerl.training import renewal
+
+Row = dict[str, Any]
+
+
+class Follower:
+    """Reads what is new at each call; a last line that is still being written waits for its end.
+
+    Args:
+        directory: of the run.
+
+    Raises:
+        InputError: there is no metrics.jsonl in it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self._forecast = directory / NAME, directory / renewal.NAME
+        if not self.path.is_file():
+            raise InputError(f"{directory}: no {NAME} there (yet); name the directory of a run")
+        self._at, self._forecast_time = 0, 0.0
+
+    def rows(self) -> Iterator[Row]:
+        """New rows, and a row of kind "forecast" where forecast.json has changed."""
+        if self.path.stat().st_size < self._at:  # a resumed run has cut off what it does again
+            self._at = 0
+        with self.path.open("rb") as file:
+            file.seek(self._at)
+            found = file.read()
+        whole = found[: found.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise InputError(f"{self.path}: a line is no JSON ({error}); is it a run of scalerl train?") from error
+            if isinstance(row, dict) and "kind" in row:
+                yield row
+        yield from self._renewed()
+
+    def _renewed(self) -> Iterator[Row]:
+        try:
+            changed = self._forecast.stat().st_mtime
+            if changed != self._forecast_time:
+                answer = orjson.loads(self._forecast.read_bytes())
+                self._forecast_time = changed
+                yield {"kind": "forecast", "step": answer["step"], "tasks": answer["tasks"]}
+        except FileNotFoundError:
+            return
