@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from scalerl.engines.generator import GeneratorSettings, TorchGenerator
 from scalerl.engines.model import count_parameters, export_model, named_tensors
 from scalerl.engines.process import GeneratorProcess, TrainerProcess
@@ -126,6 +128,7 @@ def _controller(
     guard, own_guard = Guard(task), Guard(task)  # held-out answers are counted apart
     decode, threads = decoder(origin.tokenizer), settings.engines.verify_threads or 0
     evaluation = None
+    _recount(guard, metrics.path)
     if settings.evaluation.every:
         evaluation = Evaluation(
             engines.evaluator, task, settings.evaluation.samples, own_guard.verify, decode, threads=threads,
@@ -147,6 +150,21 @@ def _controller(
         evaluation=evaluation,
         counts=guard.counts,
     )  # fmt: skip
+
+
+def _recount(guard: Guard, metrics: Path) -> None:
+    """Let the counts of judged and excluded rollouts go on where the log of a resumed run has them."""
+    newest: Row = {}
+    for line in metrics.read_bytes().splitlines():
+        row = orjson.loads(line)
+        newest = row if row["kind"] == "train" else newest
+    for name, count in newest.items():
+        what, _, rest = name.partition("/")
+        task, _, error = rest.rpartition("/")
+        if what == "verified":
+            guard.judged[rest] = int(count)
+        elif what == "excluded" and error and task:
+            guard.excluded[task, error] = int(count)
 
 
 def _task_settings(settings: Settings) -> Any:

@@ -1,0 +1,137 @@
+"""`train`, `resume` and `watch` from the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cli_runs import Run
+
+
+def test_show_resolves_and_writes_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("train", "--preset", "magistral", "steps=7", "--set", "engines.slots=3", "--seed", "5", "--show")
+    assert done.exit_code == 0, done.stderr
+    found = yaml.safe_load(done.stdout)
+    assert (found["steps"], found["seed"], found["engines"]["slots"], found["recipe"]["loss"]) == (7, 5, 3, "dapo")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["recipe.lossy=dapo"],
+            "--set recipe.lossy=dapo: there is no setting recipe.lossy; the nearest is recipe.loss",
+        ),
+        (["--preset", "scalrl"], "--preset scalrl: no preset 'scalrl'; the nearest is 'scalerl'"),
+        (["--stop-when", "gain < 1"], "--stop-when gain < 1: forecast.stop_when"),
+        (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["a.yaml", "b.yaml"], "one settings file"),
+    ],
+)
+def test_unusable_settings_are_refused_in_one_line(run: Run, words: list[str], message: str) -> None:
+    done = run("train", *words, "--show")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["train", "resume"])
+def test_without_torch_the_extra_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    find = util.find_spec
+    monkeypatch.setattr("scalerl.cli.training_options.find_spec", lambda n: None if n == "torch" else find(n))
+    (tmp_path / "config.yaml").write_text("steps: 3\n")
+    done = run(command, *([] if command == "train" else [tmp_path]))
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'scalerl[train]'" in done.stderr
+
+
+def test_neither_show_nor_watch_nor_a_refusal_loads_torch(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    code = f"""
+import sys
+from scalerl.cli.app import application
+for words in (["train", "--show"], ["train", "a=1"], ["watch", {str(tmp_path)!r}, "--once"], ["train", "--help"]):
+    try:
+        application(words)
+    except SystemExit:
+        pass
+print("torch" in sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "False"
+
+
+def rows_of_a_run() -> list[dict[str, Any]]:
+    train = {
+        "kind": "train", "step": 3, "train_pass_rate": 0.25, "entropy": 0.5, "grad_norm": 1.5, "seconds_total": 2.0,
+        "generator_idle_share": 0.1, "trainer_idle_share": 0.2, "truncation_rate": 0.03, "interrupted_share": 0.4,
+        "completion_length": 20.5, "staleness_mean": 1.5, "staleness_max": 3.0, "versions_per_rollout": 2.5,
+        "dropped_prompts": 2.0, "groups": 8.0, "prompts_retired": 7, "prompts_total": 64,
+    }  # fmt: skip
+    evals = [{"kind": "eval", "step": s, "task": "t", "pass_rate": r, "mean_at": 4} for s, r in ((0, 0.125), (2, 0.25))]
+    return [evals[0], train, evals[1]]
+
+
+def write(path: Path, found: list[dict[str, Any]], end: str = "\n") -> None:
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write("\n".join(json.dumps(row) for row in found) + end)
+
+
+def test_watch_once_tells_all_that_matters(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, rows_of_a_run())
+    row = {"compute": 2.0, "score": 0.4, "low": 0.3, "high": 0.5, "gain": 0.15, "gain_low": 0.05, "gain_high": 0.25}
+    answer = {"schema": 1, "step": 2, "tasks": {"t": {"verdict": "CONTINUE", "reasons": [], "forecast": [row]}}}
+    (tmp_path / "forecast.json").write_text(json.dumps(answer))
+    done = run("watch", tmp_path, "--once")
+    assert done.exit_code == 0, done.stderr
+    for text in ("0.250 at step 2", "+0.125 since step 0", "CONTINUE", "10 %", "3 % truncated", "40 % interrupted",
+                 "1.50 on average", "2 dropped of 8", "7 of 64 retired"):  # fmt: skip
+        assert text in " ".join(done.stdout.split()), text
+    told = json.loads(run("watch", tmp_path, "--json").stdout)
+    assert (told["schema"], told["train"]["step"], told["eval"]["t"]["step"], told["ended"]) == (1, 3, 2, None)
+    assert told["forecast"]["t"]["verdict"] == "CONTINUE"
+
+
+def test_watch_follows_until_the_end_and_waits_for_half_a_line(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, rows_of_a_run(), end="")
+    end = {"kind": "event", "step": 3, "event": "end", "reason": "steps"}
+
+    def later() -> None:
+        time.sleep(0.3)
+        write(tmp_path, [], end="\n")
+        write(tmp_path, [end])
+
+    writer = threading.Thread(target=later)
+    writer.start()
+    done = run("watch", tmp_path, "--interval", "0.05")
+    writer.join()
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["held-out", "step", "held-out", "step"]
+    assert lines[-1] == "step 3: end (steps)"
+
+
+def test_watch_without_a_run_is_refused(run: Run, tmp_path: Path) -> None:
+    done = run("watch", tmp_path)
+    assert done.exit_code == 2
+    assert "no metrics.jsonl" in done.stderr
+
+
+def test_resume_without_a_run_is_refused(run: Run, tmp_path: Path) -> None:
+    done = run("resume", tmp_path)
+    assert done.exit_code == 2
+    assert "no config.yaml" in done.stderr

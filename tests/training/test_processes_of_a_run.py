@@ -1,0 +1,146 @@
+"""Runs with real processes: engines that are killed, preemption, and resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_runs import WORDS, rows
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("model")]
+LONG = 240.0
+
+
+class Command:
+    """`scalerl ...` in a process group of its own."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "scalerl", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+        )  # fmt: skip
+
+    def output(self) -> str:
+        return self.process.communicate(timeout=LONG)[0]
+
+    def children(self) -> dict[str, int]:
+        """Process ids of the engines by name, in the order in which they were started."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        engines = [int(pid) for pid in listed if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return dict(zip(("generator", "evaluator", "trainer"), engines, strict=False))
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[Command]]:
+    commands: list[Command] = []
+    yield commands
+    for command in commands:
+        if command.process.poll() is None:
+            os.killpg(command.process.pid, signal.SIGKILL)
+            command.process.wait()
+
+
+def wait_for_step(run: Path, step: int, command: Command) -> None:
+    end = time.monotonic() + LONG
+    while time.monotonic() < end:
+        if (run / "metrics.jsonl").exists() and any(row["step"] >= step for row in rows(run, "train")):
+            return
+        assert command.process.poll() is None, command.output()
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} was not reached")
+
+
+def every_step_once(run: Path, last: int) -> bool:
+    return [row["step"] for row in rows(run, "train")] == list(range(1, last + 1))
+
+
+@pytest.mark.parametrize("victim", ["generator", "evaluator", "trainer"])
+def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
+    tmp_path: Path, started: list[Command], victim: str
+) -> None:
+    run = tmp_path / "run"
+    command = Command("train", *WORDS, "steps=60", "evaluation.every=10", "--out", str(run))
+    started.append(command)
+    wait_for_step(run, 5, command)
+    os.kill(command.children()[victim], signal.SIGKILL)
+    output = command.output()
+    assert command.process.returncode == 0, output
+    assert every_step_once(run, 60)
+    if victim == "generator":
+        event = next(row for row in rows(run, "event") if row["event"] == "generator replaced")
+        assert "signal 9" in event["reason"]
+        assert event["rollouts_asked_again"] > 0
+    if victim == "trainer":
+        assert "trainer replaced" in output
+    assert rows(run, "event")[-1]["reason"] == "steps"
+
+
+def test_sigterm_writes_a_checkpoint_resume_goes_on_and_the_model_is_one(
+    tmp_path: Path, started: list[Command]
+) -> None:
+    run = tmp_path / "run"
+    command = Command("train", *WORDS, "steps=400", "checkpoints.every=1000", "--out", str(run))
+    started.append(command)
+    wait_for_step(run, 5, command)
+    command.process.send_signal(signal.SIGTERM)
+    output = command.output()
+    assert command.process.returncode == 0, output
+    assert "scalerl resume" in output
+    at = rows(run, "train")[-1]["step"]
+    assert (run / "checkpoints" / f"step-{at:08d}").is_dir()
+    assert not (run / "model").exists()
+    resumed = Command("resume", str(run), "--steps", str(at + 5), "--json")
+    started.append(resumed)
+    output = resumed.output()
+    assert resumed.process.returncode == 0, output
+    assert json.loads(output[output.index("{") :])["step"] == at + 5
+    assert every_step_once(run, at + 5)
+    model = AutoModelForCausalLM.from_pretrained(run / "model")
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    assert model.config.vocab_size == len(tokenizer)
+
+
+def test_a_run_that_is_killed_altogether_leaves_no_process_and_resumes(tmp_path: Path, started: list[Command]) -> None:
+    run = tmp_path / "run"
+    command = Command("train", *WORDS, "steps=400", "--out", str(run))
+    started.append(command)
+    wait_for_step(run, 6, command)
+    engines = command.children()
+    command.process.kill()
+    command.process.wait()
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in engines.values()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [name for name, pid in engines.items() if Path(f"/proc/{pid}").exists()]
+    resumed = Command("resume", str(run), "--steps", "20")
+    started.append(resumed)
+    output = resumed.output()
+    assert resumed.process.returncode == 0, output
+    if rows(run, "train")[-1]["step"] == 20:  # it may have been further than that already
+        assert every_step_once(run, 20)
+
+
+def test_all_ingredients_are_at_work_between_processes(tmp_path: Path, started: list[Command]) -> None:
+    run = tmp_path / "run"
+    command = Command(
+        "train", "--preset", "scalerl", *WORDS, "steps=30", "recipe.max_staleness=8", "--out", str(run), "--quiet"
+    )
+    started.append(command)
+    output = command.output()
+    assert command.process.returncode == 0, output
+    steps = rows(run, "train")
+    assert 0 < max(row["staleness_max"] for row in steps) <= 8
+    for name in ("interrupted_share", "dropped_prompts", "prompts_retired", "staleness_mean"):
+        assert max(row[name] for row in steps) > 0, name
+    assert max(row["versions_per_rollout"] for row in steps) > 1
+    evals = rows(run, "eval")
+    assert evals
+    assert all(row["policy_version"] == row["step"] for row in evals)

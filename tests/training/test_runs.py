@@ -1,0 +1,206 @@
+"""Whole runs in one process: the run directory, the ingredients at work, stopping, and going on bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import rows, settings, without_clocks
+
+import scalerl
+from scalerl.engines.model import checksum, load_model, named_tensors
+from scalerl.errors import InputError
+from scalerl.training.renewal import Renewal
+from scalerl.training.resume import resume
+from scalerl.training.settings import ForecastSettings, read
+from scalerl.training.train import train
+
+pytestmark = pytest.mark.usefixtures("model")
+
+
+class Killed(BaseException):
+    """As little warning as SIGKILL gives."""
+
+
+def weights(folder: Path) -> str:
+    return checksum(named_tensors(load_model(folder)).items())
+
+
+def test_a_run_directory_holds_everything_and_all_ingredients_are_at_work(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    found = settings("engines.launch=inline", "steps=12")
+    finished = train(found, tmp_path / "run", lambda row: told.append(dict(row)))
+    run = tmp_path / "run"
+    assert finished.outcome.reason == "steps"
+    assert read(run) == found
+    steps = rows(run, "train")
+    assert [row["step"] for row in steps] == list(range(1, 13))
+    assert max(row["interrupted_share"] for row in steps) > 0
+    assert max(row["dropped_prompts"] for row in steps) > 0
+    assert steps[-1]["prompts_retired"] > 0
+    assert 0 < max(row["staleness_max"] for row in steps) <= 2
+    assert max(row["staleness_mean"] for row in steps) > 0
+    assert max(row["versions_per_rollout"] for row in steps) > 1
+    assert max(row["train_pass_rate"] for row in steps) > 0
+    assert all(abs(row["mismatch_kl"]) < 0.1 for row in steps if row.get("tokens"))
+    assert len(list((run / "checkpoints").iterdir())) == 2
+    assert finished.model == run / "model"
+    assert weights(run / "model") == weights_of_checkpoint(run)
+    answer = json.loads((run / "forecast.json").read_text())
+    assert answer["schema"] == 1
+    assert answer["tasks"]["arithmetic"]["verdict"]
+    assert {"train", "eval", "event", "forecast"} <= {row["kind"] for row in told}
+    assert len(scalerl.read_curve(run, x="compute/flops").compute) == len(rows(run, "eval"))
+
+
+def weights_of_checkpoint(run: Path) -> str:
+    from safetensors.torch import load_file
+
+    newest = max((run / "checkpoints").iterdir())
+    return checksum(load_file(newest / "trainer" / "model.safetensors").items())
+
+
+def test_lockstep_killed_and_resumed_is_the_uninterrupted_run_bit_for_bit(tmp_path: Path) -> None:
+    found = settings("recipe.schedule=lockstep", "steps=7")
+    train(found, tmp_path / "whole")
+
+    def killer(row: dict[str, Any]) -> None:
+        if row["kind"] == "train" and row["step"] == 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(found, tmp_path / "killed", killer)
+    torch.manual_seed(99)  # nothing may depend on what the process has drawn before
+    resume(tmp_path / "killed")
+    assert weights(tmp_path / "killed" / "model") == weights(tmp_path / "whole" / "model")
+    assert without_clocks(rows(tmp_path / "killed")) == without_clocks(rows(tmp_path / "whole"))
+    assert (tmp_path / "killed" / "metrics.discarded.jsonl").is_file()
+
+
+def test_lockstep_stopped_by_a_signal_is_too(tmp_path: Path) -> None:
+    found = settings("recipe.schedule=lockstep", "steps=5", "evaluation.every=0")
+    train(found, tmp_path / "whole")
+
+    def terminator(row: dict[str, Any]) -> None:
+        if row["kind"] == "train" and row["step"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    stopped = train(found, tmp_path / "stopped", terminator)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert (stopped.outcome.reason, stopped.model) == ("stopped: SIGTERM", None)
+    assert stopped.outcome.step in (3, 4)
+    assert resume(tmp_path / "stopped").outcome.step == 5
+    assert weights(tmp_path / "stopped" / "model") == weights(tmp_path / "whole" / "model")
+
+
+def test_resuming_an_ended_run_does_nothing_and_further_steps_go_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(settings("recipe.schedule=lockstep", "steps=2"), run)
+    assert resume(run).outcome.step == 2
+    assert resume(run, steps=3).outcome.step == 3
+    assert [row["step"] for row in rows(run, "train")] == [1, 2, 3]
+    assert read(run).steps == 3
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
+    def killer(row: dict[str, Any]) -> None:
+        if row["kind"] == "train":
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(settings("recipe.schedule=lockstep", "steps=2"), tmp_path / "run", killer)
+    assert resume(tmp_path / "run").outcome.step == 2
+    assert [row["step"] for row in rows(tmp_path / "run", "train")] == [1, 2]
+
+
+def test_a_directory_with_a_run_is_refused(tmp_path: Path) -> None:
+    settings().write(tmp_path)
+    with pytest.raises(InputError, match="scalerl resume"):
+        train(settings(), tmp_path)
+    with pytest.raises(InputError, match="no such run directory"):
+        resume(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["recipe.prompt_tokens=2"], "recipe.prompt_tokens = 2: a prompt of task arithmetic has 6 tokens"),
+        (["recipe.thinking_end=time", "recipe.interruption_phrase=time!"], "thinking_end"),
+        (["recipe.completion_tokens=10"], "completion_tokens"),
+        (["model.warm_start=null", "model.path=nowhere"], "no Hugging Face model there"),
+        (["task.levle=easy"], 'did you mean "level"'),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_before_anything_is_trained(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        train(settings("engines.launch=inline", *words), tmp_path / "run")
+    assert message in str(refusal.value)
+    assert not list((tmp_path / "run").glob("metrics.jsonl"))
+
+
+def test_a_model_without_thinking_and_random_weights_trains(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "intermediate_size": 32, "vocab_size": 24}  # fmt: skip
+    found = settings(
+        "engines.launch=inline", "model.warm_start=null", f"model.config={json.dumps(config)}", "steps=2",
+        "recipe.length_control=none", "recipe.completion_tokens=8", "recipe.kl_coefficient=0.01",
+    )  # fmt: skip
+    train(found, tmp_path / "run")
+    assert max(row["completion_length"] for row in rows(tmp_path / "run", "train")) <= 8
+
+
+def test_a_mixture_has_a_curve_for_each_task(tmp_path: Path) -> None:
+    parts = [{"name": "arithmetic", "label": n, "min_steps": 1, "max_steps": 1, "seed": i, "train_prompts": 20,
+              "held_out_prompts": 4} for i, n in enumerate(("a", "b"))]  # fmt: skip
+    train(settings("engines.launch=inline", "steps=2", f"task={json.dumps(parts)}"), tmp_path / "run")
+    assert {row["task"] for row in rows(tmp_path / "run", "eval")} == {"a", "b"}
+    assert set(json.loads((tmp_path / "run" / "forecast.json").read_text())["tasks"]) == {"a", "b"}
+
+
+def evaluation(step: int, score: float) -> dict[str, Any]:
+    compute = {"flops": 1e9 * step, "tokens": 10 * step, "device_hours": {"generate": 0.1 * step}}
+    return {"kind": "eval", "step": step, "task": "t", "pass_rate": score, "trials": 4000, "compute": compute}
+
+
+def saturated(step: int) -> float:
+    return 0.2 + 0.5 / (1 + (20 / max(step, 1e-9)) ** 2)
+
+
+def test_a_run_that_brings_no_more_is_stopped_and_a_rising_one_is_not(tmp_path: Path) -> None:
+    found = ForecastSettings(stop_when="gain_high < 0.03 at 2x")
+    for last, ends in ((400, True), (24, False)):
+        asked: list[str] = []
+        renewal = Renewal(found, tmp_path, lambda _: None)
+        for step in range(0, last + 1, last // 20):
+            renewal.heard(evaluation(step, round(saturated(step), 3)))
+        with renewal.beside(asked.append):
+            pass
+        assert bool(asked) is ends
+    answer = json.loads((tmp_path / "forecast.json").read_text())
+    assert answer["tasks"]["t"]["data"]["compute_unit"] == "flop"
+
+
+def test_the_condition_ends_a_run_and_stands_in_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = type("Row", (), {"gain_high": 0.001})
+    monkeypatch.setattr(Renewal, "_forecast", lambda *_: ({"verdict": "STOP-THIS-RECIPE", "forecast": []}, row))
+    found = settings("recipe.schedule=lockstep", "steps=500", 'forecast.stop_when="gain_high < 0.01 at 2x"')
+    finished = train(found, tmp_path / "run")
+    assert finished.outcome.step < 500
+    assert rows(tmp_path / "run", "event")[-1]["reason"].startswith("stopped: gain_high < 0.01 at 2x holds at step")
+    assert finished.model is not None
+
+
+def test_a_forecast_that_fails_never_stops_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Renewal, "_forecast", lambda *_: 1 / 0)
+    assert train(settings("recipe.schedule=lockstep", "steps=2"), tmp_path / "run").outcome.step == 2
+    assert "training goes on" in caplog.text
