@@ -22,8 +22,8 @@ class VerifierError(ScaleRLError):
 
 
 class EngineDied(ScaleRLError):
-    """A generator's or trainer's process is gone. The pipeline starts another; it reaches the user only if that fails."""
+    """An engine's process is gone. The pipeline starts another; this reaches the user only if that fails."""
 
 
 class CheckpointError(ScaleRLError):
-    """A checkpoint could not be written or read. The message names the path and the mend; the training state is intact."""
+    """A checkpoint could not be written or read; the message names the path and the mend. Training is intact."""

@@ -88,12 +88,12 @@ def test_forecast_and_fit_are_legible(case):
     assert_legible(plot_fit(fit(curve), run=curve))
 
 
-def test_forecast_says_verdict_2x_and_budget():
+def test_forecast_says_its_verdict_and_the_score_at_the_budget():
     fc = forecast(sigmoid_curve(), budget="3x")
     words = said(plot_forecast(fc))
-    at_2x = fc.predict([2000.0])
+    at_budget = fc.predict([3000.0])
     assert fc.verdict in words
-    assert f"At 2x (2k steps): score {at_2x.score[0]:.3f}" in words
+    assert f"At 3k steps the score should be {at_budget.score[0]:.3f}" in words
     assert "budget 3k steps" in words
     assert "C_mid" in words
 

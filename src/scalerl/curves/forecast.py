@@ -301,9 +301,7 @@ def _what_decides(
     widening = float(table.multiplier(curve, np.array([goal]))[0])
     found = compute_to_decide(post, goal, spacing, threshold, widening, level)
     if found is None:
-        more = (
-            "more evaluations before the budget is spent are unlikely to decide it; widen the budget or the threshold"
-        )
+        more = "further evaluations up to the budget are unlikely to decide it; ask about a larger --budget"
     else:
         evaluations = count(max(1, round((found - curve.compute[-1]) / spacing)), "more evaluation")
         more = f"{evaluations}, up to {in_words(found, curve.unit)}, have about even odds of deciding it"

@@ -8,6 +8,7 @@ Those of several recipes and of backtests are made in `comparison.py` and reache
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -134,13 +135,11 @@ def plot_forecast(forecast: Forecast, path: str | Path | None = None, actual: Cu
 
 
 def _verdict_lines(forecast: Forecast, later: Curve | None) -> list[str]:
-    """The numbers at 2x, the reasons (which speak of the budget), and how a replay came out."""
-    last, unit = float(forecast.curve.compute[-1]), plural(forecast.curve.unit)
-    p = forecast.predict([2 * last])
+    """The score at the budget, the reasons (which speak of the gain there), and how a replay came out."""
+    p, unit = forecast.predict([forecast.budget]), plural(forecast.curve.unit)
     lines = [
-        f"At 2x ({amount(2 * last)} {unit}): score {score_text(p.score[0])} ({to(p.low[0], p.high[0])}), "
-        f"gain {score_text(p.gain[0], signed=True)} ({to(p.gain_low[0], p.gain_high[0], signed=True)}); "
-        f"{100 * forecast.level:g} % intervals."
+        f"At {amount(forecast.budget)} {unit} the score should be {score_text(p.score[0])} "
+        f"({to(p.low[0], p.high[0])}, {100 * forecast.level:g} %)."
     ]
     if not forecast.vetoes:  # else the box gives them
         lines += [_sentence(reason) for reason in forecast.reasons]
@@ -171,7 +170,7 @@ def _draw_ahead(ax: Axes, page: Page, forecast: Forecast, ahead: Prediction) -> 
     curves = forecast.calibration.provenance.get("curves", 0)
     source = f"calibrated on {curves} runs" if curves else "not calibrated"
     tag = "vetoed forecast" if vetoed else "forecast"
-    page.entries.append(((band, line), f"{tag} mean, {100 * forecast.level:g} % interval ({source})"))
+    page.entries.append(((band, line), f"{tag} (median), {100 * forecast.level:g} % interval ({source})"))
     if vetoed:
         page.box_title = "No verdict; do not rely on the forecast:"
         page.box = [plain(_sentence(veto)) for veto in forecast.vetoes]
@@ -240,4 +239,5 @@ def _after(run: Curve | None, last: float) -> Curve | None:
 
 
 def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}."
+    text = re.sub(r"(?<![\w.])-(?=\d)", "−", reason.rstrip("."))  # as the axes write it
+    return f"{text[:1].upper()}{text[1:]}."
