@@ -208,6 +208,15 @@ def test_own_run_directory(tmp_path: Path) -> None:
     assert close(truncation.rate, [0.02] * 40)
 
 
+@pytest.mark.parametrize("config", ["forecast: {axis: step}", "forecast: {axis: miles}", "forecast: 3", "forecast: ["])
+def test_own_run_directory_names_its_axis_and_a_broken_config_changes_nothing(tmp_path: Path, config: str) -> None:
+    save(tmp_path, lines(own_rows()), "metrics.jsonl")
+    save(tmp_path, f"{config}\n", "config.yaml")
+    curve = read_run(tmp_path).curve()
+    assert (curve.unit == "step") == ("step" in config)
+    assert close(read_run(tmp_path).curve(x="compute/device_hours").compute, [0.75 * n for n in range(0, 40, 5)])
+
+
 def test_own_run_with_two_tasks(tmp_path: Path) -> None:
     rows = own_rows()
     rows += [{**r, "task": "math", "pass_rate": 0.5, "trials": 100} for r in rows if r["kind"] == "eval"]

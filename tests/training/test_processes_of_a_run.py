@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("model")]
 LONG = 240.0
+MANY = [*WORDS, "task.max_steps=2", "task.train_prompts=1000", "recipe.retire_at=1"]
+"""Prompts enough for a long run."""
 
 
 class Command:
@@ -67,7 +69,7 @@ def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
     tmp_path: Path, started: list[Command], victim: str
 ) -> None:
     run = tmp_path / "run"
-    command = Command("train", *WORDS, "steps=60", "evaluation.every=10", "--out", str(run))
+    command = Command("train", *MANY, "steps=60", "evaluation.every=10", "--out", str(run))
     started.append(command)
     wait_for_step(run, 5, command)
     os.kill(command.children()[victim], signal.SIGKILL)
@@ -79,6 +81,8 @@ def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
         assert "signal 9" in event["reason"]
         assert event["rollouts_asked_again"] > 0
     if victim == "trainer":
+        event = next(row for row in rows(run, "event") if row["event"] == "trainer replaced")
+        assert "signal 9" in event["reason"]
         assert "trainer replaced" in output
     assert rows(run, "event")[-1]["reason"] == "steps"
 
@@ -87,7 +91,7 @@ def test_sigterm_writes_a_checkpoint_resume_goes_on_and_the_model_is_one(
     tmp_path: Path, started: list[Command]
 ) -> None:
     run = tmp_path / "run"
-    command = Command("train", *WORDS, "steps=400", "checkpoints.every=1000", "--out", str(run))
+    command = Command("train", *MANY, "steps=400", "checkpoints.every=1000", "--out", str(run))
     started.append(command)
     wait_for_step(run, 5, command)
     command.process.send_signal(signal.SIGTERM)
@@ -110,7 +114,7 @@ def test_sigterm_writes_a_checkpoint_resume_goes_on_and_the_model_is_one(
 
 def test_a_run_that_is_killed_altogether_leaves_no_process_and_resumes(tmp_path: Path, started: list[Command]) -> None:
     run = tmp_path / "run"
-    command = Command("train", *WORDS, "steps=400", "--out", str(run))
+    command = Command("train", *MANY, "steps=400", "--out", str(run))
     started.append(command)
     wait_for_step(run, 6, command)
     engines = command.children()

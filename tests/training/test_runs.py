@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import rows, settings, without_clocks
+from small_runs import WARM, rows, settings, without_clocks
 
 import scalerl
 from scalerl.engines.model import checksum, load_model, named_tensors
 from scalerl.errors import InputError
 from scalerl.training.renewal import Renewal
 from scalerl.training.resume import resume
-from scalerl.training.settings import ForecastSettings, read
+from scalerl.training.settings import ForecastSettings, read, resolve
 from scalerl.training.train import train
 
 pytestmark = pytest.mark.usefixtures("model")
@@ -204,3 +204,23 @@ def test_a_forecast_that_fails_never_stops_training(
     monkeypatch.setattr(Renewal, "_forecast", lambda *_: 1 / 0)
     assert train(settings("recipe.schedule=lockstep", "steps=2"), tmp_path / "run").outcome.step == 2
     assert "training goes on" in caplog.text
+
+
+OWN = Path(__file__).parents[2] / "examples" / "own_task"
+
+
+def test_the_example_of_ones_own_task_runs_and_its_guide_shows_it(tmp_path: Path) -> None:
+    small = [f"model.warm_start={json.dumps(WARM.__dict__)}", "engines.launch=inline", "engines.slots=64"]
+    found = resolve(OWN / "run.yaml", words=[*small, "steps=2", "evaluation.every=1", "evaluation.prompts=8"])
+    train(found, tmp_path / "run")
+    row = rows(tmp_path / "run", "train")[-1]
+    assert row["verified/prompts"] == 2 * 16 * 8
+    assert row["score"] > 0
+    guide = (OWN.parents[1] / "docs" / "how-to" / "train-your-own-task.md").read_text()
+    source = (OWN / "verifier.py").read_text()
+    assert source[source.index("ALMOST") :] in guide
+    assert all(
+        line.split("  #")[0] in (OWN / "run.yaml").read_text()
+        for line in guide.split("task:")[1].split("```")[0].splitlines()
+    )
+    assert len(source.splitlines()) <= 20

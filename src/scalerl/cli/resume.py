@@ -24,7 +24,10 @@ def command(directory: Path, steps: int | None, quiet: bool, as_json: bool) -> i
     wanted = read(directory).steps if steps is None else steps
     need_torch()
     from scalerl.training.resume import resume
+    from scalerl.training.watch import Follower, begun
 
     with shown(wanted, as_json, quiet) as progress:
+        for row in Follower(directory).rows() if begun(directory) else ():
+            progress.state.feed(row)
         finished = resume(directory, steps, progress.row, progress.warm_start)
     return tell(finished, as_json)

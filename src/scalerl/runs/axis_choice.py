@@ -35,6 +35,9 @@ def choose_x(
             )
         notes.append(f"x = {times[0]!r} x devices (guessed; --x overrides).")
         return times[0]
+    if table.axis is not None and compute.column_values(table, table.axis) is not None:
+        notes.append(f"x = {table.axis!r} (the run's own forecast.axis; --x overrides).")
+        return table.axis
     return _guess(table, score, notes)
 
 

@@ -18,8 +18,10 @@ _SPLIT_WORDS = frozenset(
 
 def reshape(table: Table) -> Table:
     """All reshapings, each of which leaves a table alone that has not its layout."""
+    axis = table.axis
     for step in (numbered, wandb_export, tidy_metrics, splits, tasks, device_hours, column_a_run):
         table = step(table)
+    table.axis = axis
     return table
 
 

@@ -23,6 +23,7 @@ class Table:
         text: name -> (rows,) strings for what is not a number (run names, `kind`, `task`), "" where missing.
         notes: what the reader decided or salvaged, one plain sentence each.
         format: human name, such as "verl console".
+        axis: column of the compute axis that the run itself names, if it does.
 
     Raises:
         InputError: the columns differ in length (a fault of the reader).
@@ -32,6 +33,7 @@ class Table:
     text: dict[str, TextColumn] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     format: str = "table"
+    axis: str | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(c) for c in self.columns.values()} | {len(c) for c in self.text.values()}
@@ -59,6 +61,7 @@ class Table:
             {name: column for name, column in text.items() if any(column)},
             list(self.notes),
             self.format,
+            self.axis,
         )
 
 

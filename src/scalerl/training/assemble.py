@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,6 @@ class Engines:
     evaluator: Revivable
     trainer: Any
     hold: Hold | None = None
-    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def export(self, path: Path, tokenizer: Any) -> None:
         """Write the trained model as a Hugging Face folder."""
@@ -69,7 +68,7 @@ class Engines:
 
 @dataclass
 class Run:
-    """Everything of a run; `close` ends its processes."""
+    """Everything of a run."""
 
     settings: Settings
     directory: Path
@@ -77,13 +76,6 @@ class Run:
     engines: Engines
     controller: Controller
     task: Task
-
-    def close(self) -> None:
-        """End engines and verifiers."""
-        self.engines.closing.close()
-        close = getattr(self.task, "close", None)
-        if close is not None:
-            close()
 
 
 @contextlib.contextmanager

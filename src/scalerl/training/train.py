@@ -70,16 +70,17 @@ def run(
     """Go on from the newest checkpoint if there is one; a trainer that dies on the way is replaced from it."""
     begin = origin(settings, directory, progress)
     deaths, last = 0, -1
+    news: Row | None = None
     while True:
         checkpoint = Checkpoints(directory, settings.checkpoints.keep).latest()
         try:
-            return _attempt(settings, directory, begin, checkpoint, listener)
+            return _attempt(settings, directory, begin, checkpoint, listener, news)
         except _TrainerDied as died:
             deaths = deaths + 1 if died.step <= last else 1
             last = max(last, died.step)
             if deaths > _ATTEMPTS:
                 raise died.error from died
-            listener({"kind": "event", "event": "trainer replaced", "step": died.step, "reason": str(died.error)})
+            news = {"step": died.step, "event": "trainer replaced", "reason": str(died.error)}
 
 
 class _TrainerDied(Exception):
@@ -89,7 +90,7 @@ class _TrainerDied(Exception):
 
 
 def _attempt(
-    settings: Settings, directory: Path, begin: Origin, checkpoint: Path | None, listener: Listener
+    settings: Settings, directory: Path, begin: Origin, checkpoint: Path | None, listener: Listener, news: Row | None
 ) -> Finished:
     renewal = Renewal(settings.forecast, directory, listener)
     stop = _Stop(settings.recipe.schedule == "lockstep")
@@ -101,6 +102,8 @@ def _attempt(
 
     with assembled(settings, directory, begin, checkpoint, heard) as found, renewal.beside(stop.ask):
         renewal.remember(directory / NAME)
+        if news is not None:
+            found.controller.metrics.write("event", news)
         stop.controller = found.controller
         with stop.signals():
             try:

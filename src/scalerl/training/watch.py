@@ -15,6 +15,11 @@ from scalerl.training import renewal
 Row = dict[str, Any]
 
 
+def begun(directory: Path) -> bool:
+    """Whether there is anything to follow."""
+    return (directory / NAME).is_file()
+
+
 class Follower:
     """Reads what is new at each call; a last line that is still being written waits for its end.
 
@@ -27,7 +32,7 @@ class Follower:
 
     def __init__(self, directory: Path) -> None:
         self.path, self._forecast = directory / NAME, directory / renewal.NAME
-        if not self.path.is_file():
+        if not begun(directory):
             raise InputError(f"{directory}: no {NAME} there (yet); name the directory of a run")
         self._at, self._forecast_time = 0, 0.0
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 from scalerl.errors import InputError
 from scalerl.runs.formats import json_rows
 from scalerl.runs.table import Table
 
 _LOGS = ("metrics.jsonl", "trainer_state.json", "wandb-history.jsonl", "trainer_log.jsonl", "metrics.json")
+_AXES = {"flops": "compute/flops", "tokens": "compute/tokens", "device_hours": "compute/device_hours", "step": "step"}
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -32,7 +35,18 @@ def read(path: Path) -> Table:
     table.notes.insert(0, f"Read {log.relative_to(path)} of the folder.")
     if (path / "config.yaml").is_file() and table.format == "scalerl metrics.jsonl":
         table.format = "scalerl run directory"
+        table.axis = _axis(path / "config.yaml")
     return table
+
+
+def _axis(config: Path) -> str | None:
+    """Column of the axis that the run's own forecasts are made in."""
+    try:
+        found = yaml.safe_load(config.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None  # the log is what was asked for, and it can be read without
+    forecast = found.get("forecast") if isinstance(found, dict) else None
+    return _AXES.get(str(forecast.get("axis"))) if isinstance(forecast, dict) else None
 
 
 def _find(path: Path) -> Path | None:
