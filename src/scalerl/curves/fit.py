@@ -18,7 +18,7 @@ from scalerl.curves.threads import single_threaded
 from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
-from scalerl.words import in_words
+from scalerl.words import count, in_words
 
 FloatArray = NDArray[np.float64]
 Method = Literal["scalerl", "paper"]
@@ -59,7 +59,7 @@ class Fit:
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={getattr(self, name):.4g}" for name in PARAMETERS)
-        return f"Fit({self.curve.name}: {self.law.name}, {numbers}, {len(self.curve)} points)"
+        return f"Fit({self.curve.name}: {self.law.name}, {numbers}, {count(len(self.curve), 'point')})"
 
     @property
     def C_over_C_mid(self) -> float:
@@ -118,7 +118,7 @@ class Fit:
         """A table as a statistics package prints it, and what each number means."""
         percent = f"{100 * level:g}%"
         lines = [
-            f"{self.law.name} fit of {self.curve.name}: {len(self.curve)} points, {self.dropped} left out as warm-up",
+            f"{self.law.name} fit of {self.curve.name}: {count(len(self.curve), 'point')}, {self.dropped} left out as warm-up",
             f"{'parameter':<10}{'estimate':>12}{'low':>12}{'high':>12}   ({percent} interval)",
         ]
         for name in PARAMETERS:
@@ -225,7 +225,7 @@ def fit(
     else:
         parameters = _most_likely(data, rule, post, prior)
     residual = used.score - rule.value(used.compute, *parameters)
-    notes = (f"warm-up: {dropped} points below {in_words(cut, curve.unit)} left out",) if dropped else ()
+    notes = (f"warm-up: {count(dropped, 'point')} below {in_words(cut, curve.unit)} left out",) if dropped else ()
     return Fit(
         used, rule, *parameters,
         residual_sd=float(np.sqrt(np.mean(residual**2) * residual.size / max(residual.size - 4, 1))),
@@ -242,7 +242,7 @@ def check_fittable(curve: Curve) -> None:
     """
     positive = int((curve.compute > 0).sum())
     if len(curve) < MIN_POINTS or positive < MIN_POINTS - 1:
-        raise ForecastRefused(f"{curve.name}: {len(curve)} points; a fit needs at least {MIN_POINTS}")
+        raise ForecastRefused(f"{curve.name}: {count(len(curve), 'point')}; a fit needs at least {MIN_POINTS}")
     if np.ptp(curve.score) == 0:
         raise ForecastRefused(f"{curve.name}: the score {curve.score_name!r} is constant at {curve.score[0]:g}")
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scalerl.errors import InputError
+from scalerl.words import count
 
 FloatArray = NDArray[np.float64]
 
@@ -69,7 +70,7 @@ class Curve:
             missing_tail += int((x > x[keep].max(initial=-np.inf)).sum())
             notes = (
                 *notes,
-                f"{int((~keep).sum())} points of {score_name!r} are not numbers and were left out",
+                f"{count(int((~keep).sum()), 'score')} of {score_name!r} without a number left out",
             )
         x, y, n = x[keep], y[keep], None if n is None else n[keep]
         if x.size == 0:
@@ -83,7 +84,7 @@ class Curve:
         if x.size < size:
             notes = (
                 *notes,
-                f"{size - x.size} points shared their compute with another and were averaged with it",
+                f"{count(size - x.size, 'point')} of equal compute averaged with another",
             )
         fields = {
             "compute": x,
@@ -100,7 +101,7 @@ class Curve:
 
     def __repr__(self) -> str:
         span = f"{self.compute[0]:g} to {self.compute[-1]:g}"
-        return f"Curve({self.name}: {len(self)} points of {self.score_name}, {span} {self.unit})"
+        return f"Curve({self.name}: {count(len(self), 'point')} of {self.score_name}, {span} {self.unit})"
 
     def __len__(self) -> int:
         return int(self.compute.size)
