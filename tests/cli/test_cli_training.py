@@ -125,6 +125,30 @@ def test_watch_follows_until_the_end_and_waits_for_half_a_line(run: Run, tmp_pat
     assert lines[-1] == "step 3: end (steps)"
 
 
+def test_watch_survives_a_resume_that_cuts_the_log(tmp_path: Path) -> None:
+    from scalerl.training.progress import State
+    from scalerl.training.watch import Follower
+
+    write(tmp_path, rows_of_a_run())
+    follower, state = Follower(tmp_path), State()
+
+    def look() -> None:
+        for row in follower.rows():
+            state.feed(row)
+
+    look()
+    (tmp_path / "metrics.jsonl").write_text("")
+    write(tmp_path, rows_of_a_run()[:1])
+    look()
+    assert [row["step"] for row in state.evals["t"]] == [0]
+    longer = {"kind": "event", "event": "x" * 2000, "step": 0}
+    (tmp_path / "metrics.jsonl").write_text("")
+    write(tmp_path, [longer, *rows_of_a_run()])
+    look()
+    look()
+    assert [row["step"] for row in state.evals["t"]] == [0, 2]
+
+
 def test_watch_without_a_run_is_refused(run: Run, tmp_path: Path) -> None:
     done = run("watch", tmp_path)
     assert done.exit_code == 2

@@ -48,6 +48,8 @@ def started(tmp_path: Path) -> Iterator[list[Command]]:
         if command.process.poll() is None:
             os.killpg(command.process.pid, signal.SIGKILL)
             command.process.wait()
+        assert command.process.stdout is not None
+        command.process.stdout.close()
 
 
 def wait_for_step(run: Path, step: int, command: Command) -> None:

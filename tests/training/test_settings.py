@@ -113,5 +113,11 @@ def test_a_condition_is_read_and_holds() -> None:
             StopWhen.parse(wrong)
 
 
+def test_a_part_of_a_task_is_of_the_default_one_and_a_name_can_be_given_parts(tmp_path: Path) -> None:
+    assert resolve(words=["task.level=easy"]).task == {"name": "arithmetic", "level": "easy"}
+    (tmp_path / "run.yaml").write_text("task: arithmetic\n")
+    assert resolve(tmp_path / "run.yaml", words=["task.level=easy"]).task == {"name": "arithmetic", "level": "easy"}
+
+
 def test_defaults_are_a_valid_run() -> None:
     assert isinstance(resolve(), Settings)

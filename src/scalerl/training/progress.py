@@ -40,7 +40,8 @@ class State:
         if kind == "train":
             self.train, self.ended, self.warm_start = row, None, None
         elif kind == "eval":
-            self.evals.setdefault(row["task"], []).append(row)
+            before = self.evals.get(row["task"], [])  # a resumed run does again what was not saved
+            self.evals[row["task"]] = [*(r for r in before if r["step"] < row["step"]), row]
         elif kind == "forecast":
             self.answers = dict(row["tasks"])
         elif kind == "event":

@@ -269,6 +269,9 @@ def _resolved(sources: Sources, folder: Path) -> Settings:
     small = not isinstance(model, Mapping) or (model.get("path") is None and model.get("config") is None)
     if small:
         _put_small_below(sources, name)
+    task = sources.tree.get("task")
+    if isinstance(task, Mapping) and not {"name", "tasks"} & set(task):
+        sources.defaults({"task": {"name": "arithmetic"}})  # as without any: `task.level=easy` is enough
     sources.defaults({"folder": str(folder)})
     if small and (model is None or isinstance(model, Mapping)):
         sources.defaults({"model": {"warm_start": {}}})

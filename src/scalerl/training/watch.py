@@ -44,14 +44,15 @@ class Follower:
             file.seek(self._at)
             found = file.read()
         whole = found[: found.rfind(b"\n") + 1]
+        try:
+            rows = [orjson.loads(line) for line in whole.splitlines()]
+        except orjson.JSONDecodeError as error:
+            if not self._at:
+                raise InputError(f"{self.path}: a line is no JSON ({error}); is it of scalerl train?") from error
+            self._at = 0  # it was cut and has grown again meanwhile: this is the middle of a line
+            return
         self._at += len(whole)
-        for line in whole.splitlines():
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise InputError(f"{self.path}: a line is no JSON ({error}); is it a run of scalerl train?") from error
-            if isinstance(row, dict) and "kind" in row:
-                yield row
+        yield from (row for row in rows if isinstance(row, dict) and "kind" in row)
         yield from self._renewed()
 
     def _renewed(self) -> Iterator[Row]:
