@@ -224,3 +224,31 @@ def test_the_example_of_ones_own_task_runs_and_its_guide_shows_it(tmp_path: Path
         for line in guide.split("task:")[1].split("```")[0].splitlines()
     )
     assert len(source.splitlines()) <= 20
+
+
+def test_a_signal_before_the_first_step_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    def signalled(self: Renewal, metrics: Path) -> None:  # called between assembly and the controller's loop
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Renewal, "remember", signalled)
+        finished = train(settings("engines.launch=inline", "evaluation.every=0"), tmp_path / "run")
+    assert (finished.outcome.step, finished.outcome.reason, finished.model) == (0, "stopped: SIGTERM", None)
+    assert (tmp_path / "run" / "checkpoints" / "step-00000000").is_dir()
+    assert resume(tmp_path / "run").outcome.step == 6
+
+
+def test_a_trainer_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scalerl.errors import EngineDied
+    from scalerl.training import train as module
+
+    tries: list[int] = []
+
+    def dying(*_: object) -> None:
+        tries.append(1)
+        raise module._TrainerDied(EngineDied("the trainer process was killed by signal 9"), 3)
+
+    monkeypatch.setattr(module, "_attempt", dying)
+    with pytest.raises(EngineDied, match="signal 9"):
+        train(settings(), tmp_path / "run")
+    assert len(tries) == 1 + module._ATTEMPTS

@@ -16,6 +16,7 @@ from types import FrameType
 from scalerl.engines.process import TrainerProcess
 from scalerl.errors import EngineDied, InputError
 from scalerl.pipeline.checkpoint import Checkpoints
+from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.metrics import NAME, Row
 from scalerl.pipeline.settings import Outcome
 from scalerl.training.assemble import Run, assembled
@@ -25,8 +26,8 @@ from scalerl.training.settings import CONFIG, Settings
 from scalerl.training.warm_start import Progress
 
 MODEL = "model"
-_ATTEMPTS = 3
-"""Deaths of a trainer without a step between them that are taken for a fault that will not go away."""
+_ATTEMPTS = 5
+"""Deaths of trainers in a row, none of which got further than all before: a fault that will not go away."""
 Listener = Callable[[Row], None]
 
 
@@ -69,49 +70,56 @@ def run(
 ) -> Finished:
     """Go on from the newest checkpoint if there is one; a trainer that dies on the way is replaced from it."""
     begin = origin(settings, directory, progress)
-    deaths, last = 0, -1
+    stop = _Stop(settings.recipe.schedule == "lockstep")
+    deaths, last = 0, 0
     news: Row | None = None
-    while True:
-        checkpoint = Checkpoints(directory, settings.checkpoints.keep).latest()
-        try:
-            return _attempt(settings, directory, begin, checkpoint, listener, news)
-        except _TrainerDied as died:
-            deaths = deaths + 1 if died.step <= last else 1
-            last = max(last, died.step)
-            if deaths > _ATTEMPTS:
-                raise died.error from died
-            news = {"step": died.step, "event": "trainer replaced", "reason": str(died.error)}
+    with stop.signals():
+        while True:
+            try:
+                return _attempt(settings, directory, begin, stop, listener, news)
+            except _TrainerDied as died:
+                deaths = deaths + 1 if died.step <= last else 1
+                last = max(last, died.step)
+                if deaths > _ATTEMPTS:
+                    raise died.error from died
+                news = {"step": died.step, "event": "trainer replaced", "reason": str(died.error)}
 
 
 class _TrainerDied(Exception):
+    """At which step; 0 where it was before its first."""
+
     def __init__(self, error: EngineDied, step: int) -> None:
         super().__init__(str(error))
         self.error, self.step = error, step
 
 
 def _attempt(
-    settings: Settings, directory: Path, begin: Origin, checkpoint: Path | None, listener: Listener, news: Row | None
+    settings: Settings, directory: Path, begin: Origin, stop: _Stop, listener: Listener, news: Row | None
 ) -> Finished:
+    checkpoint = Checkpoints(directory, settings.checkpoints.keep).latest()
     renewal = Renewal(settings.forecast, directory, listener)
-    stop = _Stop(settings.recipe.schedule == "lockstep")
 
     def heard(row: Row) -> None:
         listener(row)
         renewal.heard(row)
         stop.heard(row)
 
-    with assembled(settings, directory, begin, checkpoint, heard) as found, renewal.beside(stop.ask):
+    with contextlib.ExitStack() as closing:
+        try:
+            found = closing.enter_context(assembled(settings, directory, begin, checkpoint, heard))
+        except EngineDied as error:
+            raise _TrainerDied(error, 0) from error
+        closing.enter_context(renewal.beside(stop.ask))
         renewal.remember(directory / NAME)
         if news is not None:
             found.controller.metrics.write("event", news)
-        stop.controller = found.controller
-        with stop.signals():
-            try:
-                outcome = found.controller.run()
-            except EngineDied as error:
-                if _trainer_lives(found):
-                    raise
-                raise _TrainerDied(error, found.controller.step) from error
+        stop.attach(found.controller)
+        try:
+            outcome = found.controller.run()
+        except EngineDied as error:
+            if _trainer_lives(found):
+                raise
+            raise _TrainerDied(error, found.controller.step) from error
         return Finished(outcome, directory, _export(found) if not stop.signalled else None)
 
 
@@ -130,24 +138,26 @@ class _Stop:
     """Requests to end: from a signal, or from a forecast. In lockstep they wait for a step to be whole."""
 
     def __init__(self, between_steps: bool) -> None:
-        self.controller: object = None
         self.signalled: str | None = None
+        self._controller: Controller | None = None
         self._between_steps, self._asked = between_steps, ""
+
+    def attach(self, controller: Controller) -> None:
+        """Whom to ask from now on; what was asked before it was there counts."""
+        self._controller = controller
+        if self._asked and not self._between_steps:
+            controller.stop(self._asked)
 
     def ask(self, reason: str) -> None:
         """End soon."""
         self._asked = self._asked or reason
-        if not self._between_steps:
-            self._pass_on()
+        if self._controller is not None and not self._between_steps:
+            self._controller.stop(self._asked)
 
     def heard(self, row: Row) -> None:
-        if self._asked and row["kind"] == "train":
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        stop = getattr(self.controller, "stop", None)
-        if stop is not None:
-            stop(self._asked)
+        """A row of metrics.jsonl; that of a step is the moment between two."""
+        if self._asked and row["kind"] == "train" and self._controller is not None:
+            self._controller.stop(self._asked)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
