@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalerl.runs import aliases
-from scalerl.runs.table import FloatArray, Table, TextColumn, count
+from scalerl.runs.table import FloatArray, Table, TextColumn, count, written_nan
 
 _EXPORT_SUFFIX = re.compile(r"__(?:MIN|MAX)$")
 _NUMBERED = re.compile(r"(?:[A-Za-z_.\-/]*[_\-/= ]?)?(\d{1,12})(?:\s*/\s*\d+)?")
@@ -54,7 +55,7 @@ def wandb_export(table: Table) -> Table:
     metrics = list(dict.fromkeys(m for run in runs.values() for m in run))
     parts: list[tuple[str, np.ndarray]] = []
     for run, series in runs.items():
-        parts.append((run, np.flatnonzero(~np.isnan(np.array(list(series.values()))).all(axis=0))))
+        parts.append((run, np.flatnonzero(_is_logged(np.array(list(series.values()))).all(axis=0))))
     columns = {n: np.concatenate([table.columns[n][rows] for _, rows in parts]) for n in shared}
     for metric in metrics:
         empty = np.full(table.rows, np.nan)
@@ -163,9 +164,14 @@ def column_a_run(table: Table) -> Table:
     low, high = float(np.nanmin(scores)), float(np.nanmax(scores))
     if low < 0 or high > 100:
         return table
-    run_of, row = np.nonzero(~np.isnan(scores))
+    run_of, row = np.nonzero(_is_logged(scores))
     columns = {n: table.columns[n][row] for n in axes}
     columns["score"] = scores[run_of, row]
     text: dict[str, TextColumn] = {"run": [runs[i] for i in run_of]}
     notes = [*table.notes, f"Wide table: {count(len(runs), 'column')} taken as runs: {', '.join(runs[:5])}."]
     return Table(columns, text, notes, table.format)
+
+
+def _is_logged(values: FloatArray) -> NDArray[np.bool_]:
+    """Where a number stands, or a NaN that the log itself writes."""
+    return ~np.isnan(values) | written_nan(values)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.runs.table import FloatArray, Table, TextColumn, count
+from scalerl.runs.table import FloatArray, Table, TextColumn, count, mark_written, written_nan
 
 LONGEST_TEXT = 300  # longer strings are prompts and completions, not labels
 MISSING_WORDS = frozenset({"", "nan", "null", "none", "n/a", "na", "-", "--", "nil", "undefined", "missing"})
@@ -71,7 +71,7 @@ class RowCollector:
                 if known.all():
                     column[index] = values
                 else:  # a key that came twice in one row (flat and nested) keeps the value that is there
-                    column[index] = np.where(known, values, column[index])
+                    column[index] = np.where(known | written_nan(values), values, column[index])
             columns[name] = column
         text = self._text_columns(columns, notes)
         if self._long:
@@ -113,6 +113,7 @@ class RowCollector:
         if numbers.ndim != 1:
             self._add_mixed(key, values, index)
         else:
+            _mark(numbers, values)
             self._put(key, index, numbers)
 
     def _put(self, key: str, index: Index, numbers: FloatArray) -> None:
@@ -151,6 +152,7 @@ class RowCollector:
             texts = [t if len(t) <= LONGEST_TEXT else "" for t in texts]
         if texts:
             self._put_text(key, rows[places], texts)
+        _mark(numbers, values)
         if len(nested) + len(texts) < len(values):
             self._put(key, rows, numbers)
 
@@ -183,6 +185,20 @@ class RowCollector:
             return math.nan
         self._lists.add(key)
         return float(np.mean(numbers))
+
+
+def _mark(numbers: FloatArray, values: Sequence[Any]) -> None:
+    """Tell the NaNs that stand in the log from the values that are not there."""
+    absent = np.flatnonzero(np.isnan(numbers))
+    written = [i for i in absent.tolist() if _is_nan(values[i])]
+    if written:
+        mark_written(numbers, np.array(written, dtype=np.intp))
+
+
+def _is_nan(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower().lstrip("+-") == "nan"
+    return isinstance(value, float) and math.isnan(value)
 
 
 def percent_note(names: Iterable[str]) -> str:

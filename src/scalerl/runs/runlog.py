@@ -15,7 +15,7 @@ from scalerl.runs.cleaning import Scale
 from scalerl.runs.curve import Curve
 from scalerl.runs.detect import read_table
 from scalerl.runs.reshape import reshape
-from scalerl.runs.score import choose_score, choose_trials
+from scalerl.runs.score import choose_score, choose_trials, missing_tail
 from scalerl.runs.table import FloatArray, Table, count
 from scalerl.runs.truncation import Truncation, find_truncation
 
@@ -136,6 +136,7 @@ class RunLog:
             self.path, notes, devices, factor,
         )  # fmt: skip
         scored = score[order.index]
+        tail = missing_tail(scored, name, notes)
         infinite = int(np.isinf(scored).sum())
         if infinite:
             notes.append(f"{count(infinite, 'infinite value')} of {name!r} left out.")
@@ -153,7 +154,7 @@ class RunLog:
         weights = choose_trials(self.table, trials, name, order.index[rows], self.path, notes, self._unknown)
         here, fraction, weights = cleaning.merge_equal(here, fraction, weights, notes)
         self._note_late_start(here, ax.unit, notes)
-        return Curve(here, fraction, weights, unit or ax.unit, title, name, tuple(notes))
+        return Curve(here, fraction, weights, unit or ax.unit, title, name, tuple(notes), tail)
 
     def truncation(self, x: X = None, run: str | None = None) -> Truncation | None:
         """The rate of truncated rollouts along the run, or None if the log does not tell (which is not zero)."""

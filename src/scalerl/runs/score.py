@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.runs import aliases, selection
-from scalerl.runs.table import FloatArray, Table
+from scalerl.runs.table import FloatArray, Table, count, written_nan
 
 Unknown = Callable[[str, str], InputError]
 
@@ -92,7 +92,7 @@ def _given(table: Table, names: list[str], notes: list[str], unknown: Unknown) -
         raise unknown("", "y")
     score = table.columns[found[0]].copy()
     for other in found[1:]:
-        score = np.where(np.isnan(score), table.columns[other], score)
+        score = _joined(score, table.columns[other])
     if len(found) > 1:
         notes.append(f"y joined from {', '.join(map(repr, found))}; where several stand in a row the first counts.")
     else:
@@ -137,8 +137,31 @@ def _with_rename(table: Table, name: str, others: list[str], notes: list[str]) -
             notes.append(
                 f"{first!r} goes on as {second!r}: joined, as the metric seems renamed mid-run (--y overrides)."
             )
-            return name, np.where(np.isnan(score), table.columns[other], score)
+            return name, _joined(score, table.columns[other])
     return name, score
+
+
+def missing_tail(score: FloatArray, name: str, notes: list[str]) -> int:
+    """How many NaNs the log writes after the last number; none if it writes as many between numbers as a matter of
+    course, as where training rows hold NaN for the evaluation.
+
+    Args:
+        score: (rows,) in the order of training.
+    """
+    written = np.cumsum(written_nan(score))
+    known = np.flatnonzero(np.isfinite(score))
+    if known.size == 0:
+        return 0
+    tail = int(written[-1] - written[known[-1]])
+    if tail <= np.diff(written[known]).max(initial=0):
+        return 0
+    notes.append(f"The log ends in {count(tail, 'row')} where {name!r} is NaN.")
+    return tail
+
+
+def _joined(score: FloatArray, other: FloatArray) -> FloatArray:
+    """The first where it has a value, else the other; a NaN that was written outlasts a value that is missing."""
+    return np.where(np.isnan(score) & ~(written_nan(score) & np.isnan(other)), other, score)
 
 
 def _continues(table: Table, one: str, other: str) -> bool:

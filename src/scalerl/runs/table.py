@@ -12,6 +12,17 @@ from scalerl.errors import InputError
 
 FloatArray = NDArray[np.float64]
 TextColumn = Sequence[str] | NDArray[np.object_]
+_WRITTEN = np.uint64(0x7FF8_0000_0000_0001)  # as R tells NaN from NA: a payload, which copies of the array keep
+
+
+def mark_written(values: FloatArray, where: NDArray[np.bool_] | NDArray[np.intp]) -> None:
+    """Mark, in place, the NaNs that the log itself writes, as against rows that have no such value."""
+    values.view(np.uint64)[where] = _WRITTEN
+
+
+def written_nan(values: FloatArray) -> NDArray[np.bool_]:
+    """Where the log writes NaN, as a run does that has diverged; false where a row merely has no value."""
+    return np.asarray(np.ascontiguousarray(values).view(np.uint64) == _WRITTEN)
 
 
 @dataclass
@@ -19,7 +30,7 @@ class Table:
     """The content of one log, before anything is chosen or cleaned.
 
     Args:
-        columns: name -> (rows,) float64, NaN where the row has no such value.
+        columns: name -> (rows,) float64, NaN where the row has no such value (see `written_nan`).
         text: name -> (rows,) strings for what is not a number (run names, `kind`, `task`), "" where missing.
         notes: what the reader decided or salvaged, one plain sentence each.
         format: human name, such as "verl console".

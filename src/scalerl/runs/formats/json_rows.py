@@ -20,10 +20,11 @@ from scalerl.runs.rows import RowCollector
 from scalerl.runs.source import blocks
 from scalerl.runs.table import Table, count
 
-# What Python's json writes and strict JSON has not. Within a string a match would change a letter of a text: no harm.
+# What Python's json writes and strict JSON has not.
+# NaN becomes a quoted one, which is still told from a missing value; a text that this breaks is parsed line by line.
 _BARE = (
-    (b"NaN", (b'": NaN', b'":NaN')),
-    (b"Infinity", (b'": Infinity', b'": -Infinity', b'":Infinity', b'":-Infinity')),
+    (b"NaN", (b'": NaN', b'":NaN'), b'":"NaN"'),
+    (b"Infinity", (b'": Infinity', b'": -Infinity', b'":Infinity', b'":-Infinity'), b'":null'),
 )
 _ROW_GROUP = 8192
 
@@ -96,13 +97,14 @@ class _Lines:
         self.last_broken = False
 
     def add(self, block: bytes) -> None:
-        for word, forms in _BARE:
+        original = block
+        for word, forms, instead in _BARE:
             for form in forms:
                 if word not in block:
                     break
                 pieces = block.split(form)
                 self.bare += len(pieces) - 1
-                block = b'":null'.join(pieces)
+                block = instead.join(pieces)
         body = block.strip()
         self.line += block[: block.find(body[:1])].count(b"\n")
         if not body:
@@ -116,7 +118,7 @@ class _Lines:
             self.last_broken = False
             self._collect(rows)
         else:
-            self._by_line(body)
+            self._by_line(original.strip())
 
     def _by_line(self, block: bytes) -> None:
         rows: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.runs.rows import LONGEST_TEXT
-from scalerl.runs.table import FloatArray, Table, TextColumn
+from scalerl.runs.table import FloatArray, Table, TextColumn, mark_written
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -84,4 +84,7 @@ def _split(frame: Any, notes: list[str]) -> tuple[dict[str, FloatArray], dict[st
 def _floats(column: Any) -> FloatArray:
     import polars as pl
 
-    return np.array(column.cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    numbers = column.cast(pl.Float64)
+    values = np.array(numbers.fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    mark_written(values, numbers.is_nan().fill_null(False).to_numpy())
+    return values

@@ -14,6 +14,8 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.runs.table import mark_written
+
 _SAME_ROW_SECONDS = 60.0
 
 
@@ -101,8 +103,9 @@ class SeriesRows:
         place[order] = np.arange(n)
         table = {step: steps[order].astype(np.float64), time: times[order]}
         for name, (_, rows, values) in self._where.items():
-            column = np.full(n, np.nan)
-            column[place[np.array(rows, dtype=np.int64)]] = np.array(values, dtype=np.float64)
+            column, logged = np.full(n, np.nan), np.array(values, dtype=np.float64)
+            mark_written(logged, np.isnan(logged))
+            column[place[np.array(rows, dtype=np.int64)]] = logged
             table[free_name(name, table)] = column
         return table
 
