@@ -78,7 +78,7 @@ def test_trap_33_dict_line_cut_in_a_number(tmp_path: Path) -> None:
     text = "".join(f"{{'reward': 0.{n}5, 'epoch': 0.{n}}}\n" for n in range(1, 6)) + "{'loss': 0.5, 'reward': 0.6"
     curve = read_curve(save(tmp_path, text))
     assert len(curve) == 5
-    assert said(curve.notes, "1 line cut off")
+    assert said(curve.notes, "last line is cut off")
 
 
 def test_logger_prefix_and_json_dicts(tmp_path: Path) -> None:
@@ -159,8 +159,30 @@ def test_verl_cut(tmp_path: Path) -> None:
         + "step:5 - critic/score/mean:0.5 - actor/entr"
     )
     curve = read_curve(save(tmp_path, text))
-    assert close(curve.compute, [1, 2, 3, 4, 5])
-    assert said(curve.notes, "cut off")
+    assert close(curve.compute, [1, 2, 3, 4])
+    assert said(curve.notes, "last line is cut off")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{n}/99 | reward=0.6{n}22\n",
+        "step:{n} - critic/score/mean:0.6{n}22\n",
+        "{{'loss': 0.5, 'epoch': 0.{n}, 'reward': 0.6{n}22\n",
+        "reward=0.6{n}22 at step {n}\n",
+    ],
+)
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5])
+def test_trap_33_a_last_line_cut_in_a_number_is_left_out(tmp_path: Path, line: str, cut: int) -> None:
+    """`reward=0.` is not 0.0, and 0.6 is not 0.6422."""
+    line = line.replace("22\n", "22}}\n") if line.startswith("{{") else line
+    text = "".join(line.format(n=n) for n in range(1, 10))
+    curve = read_curve(save(tmp_path, text[:-cut]))
+    whole = read_curve(save(tmp_path, text))
+    assert close(curve.score, whole.score[: len(curve)])
+    assert len(whole) == 9
+    assert len(curve) == 8 or (line.startswith("{{") and cut == 1)
+    assert len(curve) == 9 or said(curve.notes, "last line is cut off")
 
 
 @pytest.mark.parametrize(

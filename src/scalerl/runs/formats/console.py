@@ -23,6 +23,7 @@ from scalerl.runs.source import blocks, is_text
 from scalerl.runs.table import Table, count
 
 _BATCH = 4096
+_CLOSED = ("}", "]", ")")
 
 
 def matches(path: Path, head: bytes) -> bool:
@@ -50,12 +51,20 @@ def read(path: Path) -> Table:
 
 
 def _lines(path: Path, notes: list[str]) -> Iterator[str]:
-    """Lines without colours and prefixes; what a progress bar overwrote counts as a line of its own."""
+    """Lines without colours and prefixes; what a progress bar overwrote counts as a line of its own.
+
+    A last line without an end may stop within a number (0.6 of 0.6422): it is left out unless a bracket closes it.
+    """
     for block in blocks(path, notes):
         text = lines.ANSI.sub("", block.decode("utf-8", errors="replace"))
-        for line in re.split(r"[\n\r]+", text):
+        *whole, rest = re.split(r"[\n\r]+", text)
+        for line in whole:
             if line and not line.isspace():
                 yield line
+        if rest.rstrip(" ,").endswith(_CLOSED):
+            yield rest
+        elif rest.strip():
+            notes.append("The last line is cut off (it has no line end): left out.")
 
 
 def _kind(path: Path) -> str | None:
