@@ -68,6 +68,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("model:\n  path: a\n  config: {model_type: qwen3}\n", 3, ["one origin"]),
         ("recipe: {schedule: lockstep}\nengines: {launch: process}\n", 2, ["engines.launch", "inline"]),
         ("forecast:\n  stop_when: gain_hi < 0.01 at 2x\n", 2, ["forecast.stop_when", "'gain_high'"]),
+        ("engines:\n  capacity: 5\n", 2, ["engines.capacity = 5", "the nearest valid is 32"]),
         ("task: 3\n", 1, ["task = 3", "give a name"]),
         ("evaluation:\n  samples: 0\n", 2, ["evaluation.samples = 0", "at least 1"]),
     ],

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import yaml
 
 from scalerl.errors import InputError
+from scalerl.pipeline.settings import ControllerSettings
 from scalerl.recipe.presets import PRESETS
 from scalerl.recipe.recipe import Recipe
 from scalerl.training.stop_when import StopWhen
@@ -316,6 +317,10 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
             f"{sources.place('engines.launch')}: engines.launch = 'process': lockstep is one process, so that it can "
             "be repeated bit for bit; set it to 'inline' or 'auto'"
         )
+    try:
+        ControllerSettings(settings.steps, capacity=engines.capacity).check(settings.recipe)
+    except InputError as error:
+        raise InputError(f"{sources.place('engines.capacity')}: engines.{error}") from error
     half = max(1, (os.cpu_count() or 2) // 2)
     launch = engines.launch if engines.launch != "auto" else "inline" if lockstep else "process"
     try:
