@@ -108,3 +108,19 @@ def test_how_far_the_run_got_is_said_below_three_C_mid() -> None:
     assert "the ceiling A is not identified: the run has reached" in said(early)[1]
     later = simulate("iid", np.random.default_rng(3), points=60, reach=2.2).curve
     assert "the ceiling A is provisional: the run has reached" in said(later)[1]
+
+
+def test_a_short_run_that_falls_to_zero_is_a_collapse() -> None:
+    compute = np.arange(10.0, 101, 10)
+    for zeros in (1, 2, 4):
+        score = 0.2 + 0.45 / (1 + (40 / compute) ** 1.4)
+        score[-zeros:] = 0
+        assert find_collapse(Curve(compute, score)).found
+
+
+def test_a_slow_decline_is_said() -> None:
+    compute = np.arange(1.0, 61) * 10
+    score = np.minimum(0.5, 0.2 + compute / 800) - 0.03 * np.maximum(np.log2(compute / 240), 0)
+    score = score + ar1_noise(np.random.default_rng(0), 60, 0.003, 0.0)
+    assert "has been falling" in said(Curve(compute, score))[1]
+    assert "has been falling" not in said(HEALTHY)[1]

@@ -169,3 +169,48 @@ def test_the_papers_8B_run_stopped_at_25k_hours_does_not_exclude_where_it_went()
     row = scalerl.forecast(curve, upto=25_000, at=[78_000]).table[0]
     assert row.low <= 0.643 <= row.high
     assert row.high - row.low < 0.15
+
+
+def test_smooth_curves_do_not_get_intervals_of_a_thousandth() -> None:
+    compute = np.linspace(10, 300, 40)
+    row = scalerl.forecast(Curve(compute, 0.2 + 0.5 * (1 - 2 ** (-compute / 100))), at=["2x"]).table[0]
+    assert row.low <= 0.2 + 0.5 * (1 - 2**-6) <= row.high
+    assert 0.005 < row.high - row.low < 0.06
+
+
+def test_a_score_at_its_ceiling_cannot_gain() -> None:
+    fc = scalerl.forecast(Curve(np.arange(1, 101), np.clip(0.5 + 0.02 * np.arange(1, 101), 0, 1)))
+    assert fc.verdict == STOP
+    assert fc.chance == 0.0
+    assert all(r.gain_high <= 1e-6 for r in fc.table)
+
+
+def test_forecasts_travel_between_processes() -> None:
+    import pickle
+
+    fc = scalerl.forecast(run(9000))
+    assert pickle.loads(pickle.dumps(fc)).to_dict() == fc.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"threshold": float("nan")}, "threshold must be a number"),
+        ({"price_per_hour": -3}, "from 0 on"),
+        ({"since": "later"}, 'a compute or "auto"'),
+        ({"at": 100.0}, "before the last point"),
+    ],
+)
+def test_nonsense_from_python_is_answered_in_one_line(argument: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        scalerl.forecast(run(9000), **argument)
+    with pytest.raises(InputError, match="make one with"):
+        scalerl.forecast("metrics.jsonl")
+
+
+def test_predictions_are_only_given_for_the_future() -> None:
+    fc = scalerl.forecast(run(9000), at="2x")
+    assert len(fc.table) == 1
+    for compute in (100.0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match="from the last point on"):
+            fc.predict(compute)

@@ -15,6 +15,8 @@ from scipy.linalg import eigh
 from scipy.special import ndtr
 
 FloatArray = NDArray[np.float64]
+LEAST_SIGMA = 3e-4
+"""No run follows its law more closely than this, however smooth its log."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ def condition(
 
     dof = sigma_weight + n
     left = sigma_weight * sigma**2 + (d @ y**2 + p0 @ prior.mean**2)[:, None] - R0 * rhs_R0 - A * rhs_A
-    left = np.maximum(left, 1e-12)
+    # Shapes that fit better than a law can be believed to hold are all equally good.
+    left = np.maximum(left, dof * LEAST_SIGMA**2)
     log_det = np.log(noise).sum() + (n - 1) * np.log1p(-(rho**2)) - np.log(d).sum(axis=1)
     log_evidence = 0.5 * (np.log(p0).sum() - log_det[:, None] - np.log(det) - dof * np.log(left))
     scale = left / max(dof - 2, 1.0)

@@ -68,7 +68,12 @@ def find_collapse(curve: Curve) -> Collapse | None:
 
 def _rise_noise(x: FloatArray, y: FloatArray, all_x: FloatArray, all_y: FloatArray, window: int) -> float:
     """Standard error of the difference of two window means."""
-    sd, rho = difference_sd(all_x, all_y), 0.0
+    sd = difference_sd(all_x, all_y)
+    if (
+        y.size >= 5
+    ):  # the fall itself may be what is rough: then the rise, with its own uncertainty, speaks for the noise
+        sd = min(sd, max(difference_sd(x, y) * (1 + 3 / y.size), difference_sd(all_x, all_y, robust=True)))
+    rho = 0.0
     if y.size >= 8:
         monotone = isotonic_regression(y).x
         residual, levels = y - monotone, np.unique(monotone).size
@@ -120,6 +125,12 @@ def warnings(curve: Curve, fitted: Fit, truncation: FloatArray | None) -> list[s
         found.append(f"the ceiling A is {fitted.ceiling}: {fitted.ceiling_reason}")
     if fitted.A > 0.995 and curve.score.max() < 0.95:
         found.append("A lies at its bound of 1: the curve has not bent yet")
+    slope, error = _recent_slope(fitted.curve)
+    if slope < -4 * error and slope < -0.005:
+        found.append(
+            f"the score has been falling over the last half of the points, by {-slope:.3f} a doubling of compute: "
+            "no law here falls, so the forecast holds it where it is"
+        )
     if fitted.autocorrelation > 0.4:
         found.append(
             f"residuals are strongly autocorrelated ({fitted.autocorrelation:+.2f}): "
@@ -127,6 +138,21 @@ def warnings(curve: Curve, fitted: Fit, truncation: FloatArray | None) -> list[s
         )
     found.extend(note for note in curve.notes if "did not increase" in note)
     return found + _truncation_warning(truncation)
+
+
+def _recent_slope(curve: Curve) -> tuple[float, float]:
+    """Change of the score a doubling of compute over the last half of the points, and its standard error."""
+    half = len(curve) // 2
+    x, y = np.log2(np.maximum(curve.compute[half:], 1e-300)), curve.score[half:]
+    x = x - x.mean()
+    power = float(x @ x)
+    if y.size < 5 or power == 0:
+        return 0.0, 1.0
+    slope = float(x @ y) / power
+    residual = y - y.mean() - slope * x
+    rho = float(np.clip(lag_one(residual), 0.0, 0.8))
+    error = np.sqrt(residual @ residual / (y.size - 2) / power * (1 + rho) / (1 - rho))
+    return slope, float(max(error, 1e-9))
 
 
 def _truncation_warning(truncation: FloatArray | None) -> list[str]:

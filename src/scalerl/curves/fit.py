@@ -118,7 +118,8 @@ class Fit:
         """A table as a statistics package prints it, and what each number means."""
         percent = f"{100 * level:g}%"
         lines = [
-            f"{self.law.name} fit of {self.curve.name}: {count(len(self.curve), 'point')}, {self.dropped} left out as warm-up",
+            f"{self.law.name} fit of {self.curve.name}: {count(len(self.curve), 'point')}, "
+            f"{self.dropped} left out as warm-up",
             f"{'parameter':<10}{'estimate':>12}{'low':>12}{'high':>12}   ({percent} interval)",
         ]
         for name in PARAMETERS:
@@ -208,9 +209,11 @@ def fit(
         raise InputError(f"no law {law!r}; one of {', '.join(LAWS)}")
     if method not in ("scalerl", "paper"):
         raise InputError(f"no method {method!r}; one of scalerl, paper")
+    if R0 is not None and not 0 <= R0 < 1:
+        raise InputError(f"R0 is a score before training, from 0 to 1, got {R0}")
     check_fittable(curve)
     prior = prior or Prior()
-    cut = propose_warmup(curve) if since == "auto" else float(since)
+    cut = warmup_cut(curve, since)
     used = curve.since(cut) if cut > 0 else curve
     check_fittable(used)
     dropped = len(curve) - len(used)
@@ -232,6 +235,23 @@ def fit(
         autocorrelation=lag_one(residual),
         method=method, since=cut, dropped=dropped, posterior=post, notes=notes,
     )  # fmt: skip
+
+
+def warmup_cut(curve: Curve, since: float | Literal["auto"]) -> float:
+    """Compute below which points are left out: as asked, or proposed from the data for "auto".
+
+    Raises:
+        InputError: neither "auto" nor a number.
+    """
+    if since == "auto":
+        return propose_warmup(curve)
+    try:
+        cut = float(since)
+    except (TypeError, ValueError):
+        cut = math.nan
+    if math.isnan(cut):
+        raise InputError(f'since takes a compute or "auto", got {since!r}')
+    return cut
 
 
 def check_fittable(curve: Curve) -> None:

@@ -12,14 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from scalerl.curves import diagnostics
 from scalerl.curves.calibration import Calibration, shipped
-from scalerl.curves.fit import Fit, check_fittable, fit
+from scalerl.curves.fit import Fit, check_fittable, fit, warmup_cut
 from scalerl.curves.observations import observe
 from scalerl.curves.posterior import Posterior, Prior, posterior
 from scalerl.curves.predict import Prediction, chance_above, crossing, marginal_gain, predict
 from scalerl.curves.rolling import Replay, rolling_backtest
 from scalerl.curves.threads import single_threaded
 from scalerl.curves.verdict import UNSURE, Judgement, compute_to_decide, judge
-from scalerl.curves.warmup import propose_warmup
 from scalerl.errors import ForecastRefused, InputError
 from scalerl.runs import Curve
 from scalerl.words import count, in_words, plural
@@ -85,8 +84,17 @@ class Forecast:
         return f"Forecast({self.curve.name}: {self.verdict}; {self.reasons[0]})"
 
     def predict(self, compute: ArrayLike) -> Prediction:
-        """Calibrated median and interval at any compute from the last point on."""
-        return calibrated(self.posterior, self.calibration, self.curve, np.atleast_1d(compute), self.level)
+        """Calibrated median and interval at any compute from the last point on.
+
+        Raises:
+            InputError: a compute before the last point, or one that is no finite number.
+        """
+        asked, last = np.atleast_1d(np.asarray(compute, dtype=np.float64)), self.curve.compute[-1]
+        if not (np.isfinite(asked) & (asked >= last * (1 - 1e-9))).all():
+            raise InputError(
+                f"predict takes finite computes from the last point on ({in_words(last, self.curve.unit)})"
+            )
+        return calibrated(self.posterior, self.calibration, self.curve, asked, self.level)
 
     def plot(self, path: str | None = None) -> Any:
         """Draw points, fit and forecast; see `scalerl.report.plots.plot_forecast`."""
@@ -196,6 +204,10 @@ def forecast(
     check_fittable(curve)
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, got {level}")
+    if not math.isfinite(threshold):
+        raise InputError(f"threshold must be a number, got {threshold}")
+    if price_per_hour is not None and not price_per_hour >= 0:
+        raise InputError(f"price_per_hour must be a number from 0 on, got {price_per_hour}")
     if price_per_hour is not None and curve.unit not in HOURS:
         raise InputError(f"a price per hour needs compute in device-hours, but this curve is in {plural(curve.unit)}")
     prior, table = prior or Prior(), calibration or shipped()
@@ -206,7 +218,9 @@ def forecast(
     predicted = calibrated(post, table, curve, np.append(computes, goal), level)
     vetoes = diagnostics.vetoes(curve, fitted)
     replays = rolling_backtest(fitted.curve, prior, level)
-    warned = diagnostics.warnings(curve, fitted, truncation) + _replay_warnings(replays, goal, curve)
+    warned = diagnostics.warnings(
+        curve, fitted, None if truncation is None else np.asarray(truncation, dtype=np.float64)
+    ) + _replay_warnings(replays, goal, curve)
     chance = chance_above(post, goal, threshold, float(table.multiplier(curve, np.array([goal]))[0]))
     judgement = judge(
         predicted.gain[-1], predicted.gain_low[-1], predicted.gain_high[-1], threshold, vetoes, level,
@@ -225,7 +239,7 @@ def forecast(
 
 def conditioned(curve: Curve, since: float | Literal["auto"], prior: Prior) -> tuple[Curve, Posterior]:
     """The points after the warm-up, and the posterior given them."""
-    cut = propose_warmup(curve) if since == "auto" else float(since)
+    cut = warmup_cut(curve, since)
     used = curve.since(cut) if cut > 0 else curve
     check_fittable(used)
     return used, posterior(observe(used, R0_known=len(used) == len(curve)), prior)

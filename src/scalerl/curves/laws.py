@@ -100,16 +100,28 @@ def _power_slope(z: FloatArray) -> FloatArray:
     return np.where(z >= 0, np.exp(-np.maximum(z, 0.0)), 0.0)
 
 
+def _weibull_inverse(share: FloatArray) -> FloatArray:
+    return np.log(-np.log1p(-share) / _LN2)
+
+
+def _gompertz_inverse(share: FloatArray) -> FloatArray:
+    return -np.log(-np.log(share) / _LN2)
+
+
+def _power_inverse(share: FloatArray) -> FloatArray:
+    return -np.log1p(-share)
+
+
 SIGMOID = Law("sigmoid", expit, _sigmoid_slope, logit)
 """Eq. 1: rise = 1 / (1 + (C_mid / C)^B); half the gain at C_mid."""
 
-WEIBULL = Law("weibull", _weibull_rise, _weibull_slope, lambda p: np.log(-np.log1p(-p) / _LN2))
+WEIBULL = Law("weibull", _weibull_rise, _weibull_slope, _weibull_inverse)
 """rise = 1 - 2^-(C / C_mid)^B: saturates faster than the sigmoid; half the gain at C_mid."""
 
-GOMPERTZ = Law("gompertz", _gompertz_rise, _gompertz_slope, lambda p: -np.log(-np.log(p) / _LN2))
+GOMPERTZ = Law("gompertz", _gompertz_rise, _gompertz_slope, _gompertz_inverse)
 """rise = 2^-(C_mid / C)^B, a Gompertz curve in log C: starts sharper, ends slower; half the gain at C_mid."""
 
-POWER_LAW = Law("power law", _power_rise, _power_slope, lambda p: -np.log1p(-p))
+POWER_LAW = Law("power law", _power_rise, _power_slope, _power_inverse)
 """rise = 1 - (C_mid / C)^B from C_mid on (section 2.1): here C_mid is where the score is R0, not half the gain."""
 
 LAWS = {law.name: law for law in (SIGMOID, WEIBULL, GOMPERTZ, POWER_LAW)}

@@ -41,17 +41,17 @@ def end_of(curve: Curve) -> tuple[float, float, float]:
     return float(curve.compute[-count:].mean()), float(tail.mean()), spread / math.sqrt(count)
 
 
-def difference_sd(x: FloatArray, y: FloatArray) -> float:
+def difference_sd(x: FloatArray, y: FloatArray, robust: bool = False) -> float:
     """Noise sd from each point's distance to the line through its neighbours (Gasser, Sroka and Jennen-Steinmetz 1986).
 
-    Needs no model of the curve; a smooth trend cancels.
+    Needs no model of the curve; a smooth trend cancels. `robust`: by the median, so that a jump does not count.
     """
     if x.size < 3:
         return 0.02
     left = (x[2:] - x[1:-1]) / (x[2:] - x[:-2])
     residual = left * y[:-2] + (1 - left) * y[2:] - y[1:-1]
     scaled = residual / np.sqrt(left**2 + (1 - left) ** 2 + 1)
-    return float(np.sqrt(np.mean(scaled**2)))
+    return float(1.4826 * np.median(np.abs(scaled)) if robust else np.sqrt(np.mean(scaled**2)))
 
 
 def bin_curve(curve: Curve) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]:

@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prediction:
-    """Median and interval of the mean score, and of the gain over now, at k computes; all (k,) arrays."""
+    """Median and interval of the mean score, and of the gain over `now`, at k computes; all others (k,) arrays."""
 
     compute: FloatArray
     score: FloatArray
@@ -25,6 +25,7 @@ class Prediction:
     gain: FloatArray
     gain_low: FloatArray
     gain_high: FloatArray
+    now: float
 
     def widened(self, down: FloatArray, up: FloatArray) -> Prediction:
         """Both sides' half-widths multiplied by `down` and `up`, (k,); scores stay within [0, 1]."""
@@ -32,8 +33,8 @@ class Prediction:
             self,
             low=np.clip(self.score - down * (self.score - self.low), 0.0, 1.0),
             high=np.clip(self.score + up * (self.high - self.score), 0.0, 1.0),
-            gain_low=np.clip(self.gain - down * (self.gain - self.gain_low), -1.0, 1.0),
-            gain_high=np.clip(self.gain + up * (self.gain_high - self.gain), -1.0, 1.0),
+            gain_low=np.maximum(self.gain - down * (self.gain - self.gain_low), -self.now),
+            gain_high=np.minimum(self.gain + up * (self.gain_high - self.gain), 1.0 - self.now),
         )
 
 
@@ -41,12 +42,17 @@ def predict(post: Posterior, compute: FloatArray, level: float) -> Prediction:
     """Equal-tailed interval at `level` of the mean score at each compute, which is at or after the last point."""
     tails = ((1 - level) / 2, 0.5, (1 + level) / 2)
     low, score, high = np.clip(mixture_quantiles(post.weight, *post.score(compute), tails), 0.0, 1.0)
-    gain_low, gain, gain_high = np.clip(mixture_quantiles(post.weight, *post.gain(compute), tails), -1.0, 1.0)
-    return Prediction(compute, score, low, high, gain, gain_low, gain_high)
+    now = np.clip(mixture_quantiles(post.weight, *post.score(np.array([post.compute_last])), (0.5,))[0, 0], 0.0, 1.0)
+    # What is left above and below: a score cannot leave [0, 1].
+    gain_low, gain, gain_high = np.clip(mixture_quantiles(post.weight, *post.gain(compute), tails), -now, 1.0 - now)
+    return Prediction(compute, score, low, high, gain, gain_low, gain_high, float(now))
 
 
 def chance_above(post: Posterior, compute: float, threshold: float, widening: float) -> float:
     """Probability that the gain at `compute` exceeds `threshold`, its spread widened as that of intervals is."""
+    now = float(mixture_quantiles(post.weight, *post.score(np.array([post.compute_last])), (0.5,))[0, 0])
+    if threshold >= 1.0 - now:
+        return 0.0  # a score cannot rise above 1
     mean, sd = post.gain(np.array([compute]))
     median = float(mixture_quantiles(post.weight, mean, sd, (0.5,))[0, 0])
     moved = median + (threshold - median) / widening
