@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import close, lines, said, save
+from log_samples import close, lines, run_of, said, save
 
 from scalerl.errors import InputError
 from scalerl.runs import Curve, cleaning, read_curve
@@ -235,3 +235,18 @@ def test_averaging_keeps_the_mean(values: list[int]) -> None:
     assert trials is not None
     assert (np.diff(np.sort(unique)) > 0).all()
     assert np.isclose((mean * trials).sum(), y.sum())
+
+
+def test_a_reward_that_once_dips_below_zero_is_not_rescaled(tmp_path: Path) -> None:
+    scores = [0.02 * n for n in range(40)]
+    scores[3] = -0.01
+    curve = run_of(tmp_path, lines({"step": n, "reward": r} for n, r in enumerate(scores))).curve()
+    assert close(curve.score, scores)
+    assert said(curve.notes, "kept as it is", "--scale signed")
+
+
+@pytest.mark.parametrize("low", [[-0.3], [-0.1, -0.1, -0.1]])
+def test_a_reward_well_below_zero_is_one_of_minus_one_to_one(tmp_path: Path, low: list[float]) -> None:
+    scores = [*low, *(0.02 * n for n in range(40 - len(low)))]
+    curve = run_of(tmp_path, lines({"step": n, "reward": r} for n, r in enumerate(scores))).curve()
+    assert close(curve.score, [(r + 1) / 2 for r in scores])

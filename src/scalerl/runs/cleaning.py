@@ -14,6 +14,8 @@ from scalerl.runs import aliases
 from scalerl.runs.table import FloatArray, count
 
 Scale = str | float | tuple[float, float] | None
+# A reward of -1 or 1 is negative now and then; one of 0 or 1 only dips below 0, by a penalty here or there.
+_SURELY_NEGATIVE, _BELOW_ZERO, _SHARE_BELOW = -0.2, -0.05, 0.05
 _SHUFFLED = 3  # rows between two steps back, on average: with fewer the rows are unsorted, not restarted
 
 
@@ -213,6 +215,12 @@ def to_fraction(y: FloatArray, name: str, scale: Scale, path: str, notes: list[s
                 f"{path}: {name!r} falls to {low:g}, and a pass rate cannot be negative; "
                 "choose another --y or give --scale"
             )
+        if low >= _SURELY_NEGATIVE and np.mean(y < _BELOW_ZERO) < _SHARE_BELOW:
+            notes.append(
+                f"{name!r} falls to {low:.3g}, too little and too rarely for a reward of -1 or 1: kept as it is; "
+                "--scale signed reads it as one."
+            )
+            return np.minimum(y, 1.0)
         notes.append(
             f"{name!r} lies between {low:.3g} and {high:.3g}: read as a reward of -1 or 1, "
             "so the pass rate is (reward + 1) / 2; --scale none keeps it as it is."
