@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,28 @@ def test_names_only(tmp_path: Path) -> None:
 def test_names_that_stand_twice(tmp_path: Path) -> None:
     log = run_of(tmp_path, table("step,acc,acc", "1,0.1,0.2", "2,0.2,0.3"))
     assert list(log.columns) == ["step", "acc", "acc.2"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("columns", [4_000, 40_000])
+def test_a_header_longer_than_the_head_is_read(tmp_path: Path, columns: int, end: str) -> None:
+    names = [f"actor/layer_{i}/grad_norm" for i in range(columns)]
+    rows = [f"{s},{s / 100}," + ",".join(["1"] * columns) for s in range(1, 4)]
+    curve = read_curve(save(tmp_path, end.join(["step,val/acc," + ",".join(names), *rows, ""])))
+    assert close(curve.score, [0.01, 0.02, 0.03])
+
+
+def test_a_cell_longer_than_the_head_is_read(tmp_path: Path) -> None:
+    long = "word " * 40_000
+    curve = read_curve(save(tmp_path, "step,text,acc\n" + "".join(f'{n},"{long}",0.{n}\n' for n in range(1, 6))))
+    assert close(curve.score, [0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+@pytest.mark.parametrize("name", ["actor/layer_{}/grad", "eval/task_{}/acc", "seed {}", "run-{} - acc"])
+def test_thousands_of_columns_take_linear_time(tmp_path: Path, name: str) -> None:
+    names = ",".join(name.format(i) for i in range(4_000))
+    rows = "".join(f"{s}" + ",0.5" * 4_000 + "\n" for s in range(1, 11))
+    path = save(tmp_path, f"step,{names}\n{rows}")
+    started = time.process_time()
+    read_run(path)
+    assert time.process_time() - started < 4.0  # quadratic, it takes 40 s

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -96,6 +97,7 @@ _NEVER = frozenset({
 # fmt: on
 
 
+@lru_cache(maxsize=65536)
 def canonical(name: str) -> str:
     """A name in lower case with the blanks of headings taken out: `Global Step` -> `global_step`."""
     return re.sub(r"\s+", "_", name.strip().lower())

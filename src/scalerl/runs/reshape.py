@@ -43,9 +43,9 @@ def numbered(table: Table) -> Table:
 
 def wandb_export(table: Table) -> Table:
     """W&B's CSV export: `Step`, `run - metric`, `run - metric__MIN`, `run - metric__MAX` -> rows with a `run`."""
-    drop = [n for n in table.columns if _EXPORT_SUFFIX.search(n) and _EXPORT_SUFFIX.sub("", n) in table.columns]
+    drop = {n for n in table.columns if _EXPORT_SUFFIX.search(n) and _EXPORT_SUFFIX.sub("", n) in table.columns}
     headings = [n for n in table.columns if " - " in n and n not in drop]
-    shared = [n for n in table.columns if n not in headings and n not in drop]
+    shared = [n for n in table.columns if " - " not in n and n not in drop]
     runs: dict[str, dict[str, FloatArray]] = {}
     for name in headings:
         run, metric = name.rsplit(" - ", 1)
@@ -155,8 +155,9 @@ def column_a_run(table: Table) -> Table:
 
     Taken as such if no column has a name known for anything but the axis, and all others hold fractions or percents.
     """
-    axes = [n for n in table.columns if n in aliases.axis_candidates(table.columns)]
-    runs = [n for n, c in table.columns.items() if n not in axes and np.isfinite(c).any()]
+    known_axes = set(aliases.axis_candidates(table.columns))
+    axes = [n for n in table.columns if n in known_axes]
+    runs = [n for n, c in table.columns.items() if n not in known_axes and np.isfinite(c).any()]
     known = aliases.score_candidates(table.columns) or any(map(aliases.ruled_out, runs))
     if not axes or len(runs) < 2 or table.text or known:
         return table

@@ -16,6 +16,8 @@ from typing import IO, Any
 from scalerl.errors import InputError
 
 HEAD = 64 * 1024
+_LONGEST_HEAD = 4 * 1024 * 1024  # tables of thousands of columns have long lines
+_HEAD_LINES = 3
 BLOCK = 512 * 1024  # the rows of a block stay in the cache while they become columns
 _PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"))
 _BOMS = (
@@ -27,10 +29,21 @@ _BOMS = (
 
 
 def read_head(path: Path) -> bytes:
-    """The first 64 KiB after unpacking and turning into UTF-8; b"" for a directory."""
-    if path.is_dir():
-        return b""
-    return b"".join(_decoded(path, HEAD, [], limit=HEAD))[:HEAD]
+    """The first 64 KiB after unpacking and turning into UTF-8; b"" for a directory.
+
+    Of text with longer lines, the first three of them, up to 4 MiB.
+    """
+    head = b""
+    for piece in () if path.is_dir() else _decoded(path, HEAD, []):
+        head += piece
+        if len(head) < HEAD:
+            continue
+        ends = max(head.count(b"\n"), head.count(b"\r"))
+        if ends >= _HEAD_LINES or len(head) >= _LONGEST_HEAD or b"\0" in head:
+            break
+    if head.count(b"\n", 0, HEAD) >= _HEAD_LINES:
+        return head[:HEAD]
+    return head
 
 
 def blocks(path: Path, notes: list[str]) -> Iterator[bytes]:
@@ -66,22 +79,20 @@ def is_text(head: bytes) -> bool:
     return control <= len(head) // 100 and len(broken) >= 0.9 * len(head)
 
 
-def _decoded(path: Path, size: int, notes: list[str], limit: int | None = None) -> Iterator[bytes]:
+def _decoded(path: Path, size: int, notes: list[str]) -> Iterator[bytes]:
     pieces = _unpacked(path, size, notes)
     first = next(pieces, b"")
     encoding = _encoding(first)
     if encoding is None:
         yield first.removeprefix(codecs.BOM_UTF8)
-        if limit is None:
-            yield from pieces
+        yield from pieces
         return
     notes.append(f"The file is {encoding.upper()}, not UTF-8; it was converted.")
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     yield decoder.decode(first).removeprefix("\ufeff").encode("utf-8", errors="replace")
-    if limit is None:
-        for piece in pieces:
-            yield decoder.decode(piece).encode("utf-8", errors="replace")
-        yield decoder.decode(b"", final=True).encode("utf-8", errors="replace")
+    for piece in pieces:
+        yield decoder.decode(piece).encode("utf-8", errors="replace")
+    yield decoder.decode(b"", final=True).encode("utf-8", errors="replace")
 
 
 def _encoding(first: bytes) -> str | None:

@@ -40,6 +40,7 @@ _SPACED = re.compile(
     rf"\b((?:\w+/)*\w*(?:reward|acc|accuracy|score|pass_rate|pass@1|loss|solve_rate))\s+({_NUMBER})(\s?%)?(?![\w:/])",
     re.I,
 )
+_LONGEST = 20_000  # characters of a line that are looked at to tell what it is
 _DEEPEST = 8  # levels of nesting that are still told apart
 _TAG = re.compile(r"^\s*\[([A-Za-z][\w.\-]*)\]\s")
 _STEP_NAMES = frozenset(
@@ -115,6 +116,7 @@ def _parse_dict(line: str, at: int) -> tuple[Fields, int, bool]:
 
 def is_console(line: str) -> bool:
     """Whether a line is surely of a console log: a progress bar, a printed dict or verl's metrics."""
+    line = line[:_LONGEST]
     return (
         bool(_BAR.search(line))
         or verl_fields(line) is not None

@@ -24,6 +24,7 @@ DELIMITERS = (",", "\t", ";", "|")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?%?")
 _RULE = re.compile(r"[\s|:+-]*\|[\s|:+-]*-[\s|:+-]*")  # the line below the names of a Markdown table
 _GROUP = 8192
+csv.field_size_limit(2**31 - 1)  # a cell with a whole completion is longer than the 128 KiB that csv takes unasked
 _NAMES = {",": "CSV", "\t": "TSV", ";": "CSV (semicolons)", "|": "CSV (bars)", " ": "table with blanks"}
 
 
@@ -63,6 +64,8 @@ class _Lines:
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._first = self._split(next(self._pieces, b""))
+        while len(self._first) < 3 and (piece := next(self._pieces, b"")):
+            self._first += self._split(piece)
         self.ended = True
         self.comment = ""  # the last one before the first row, which may hold the names
 
@@ -250,7 +253,7 @@ def _lines_of(head: bytes) -> list[str]:
 def _sniff(head: bytes) -> str | None:
     """The delimiter under which the first lines form a table, or None."""
     lines = _lines_of(head)
-    if len(head) >= 60_000 and 1 < len(lines) < 200:
+    if len(head) >= 60_000 and 2 < len(lines) < 200 and not head.endswith(b"\n"):
         lines.pop()  # the head ends within it
     best, most = None, 0.0
     for delimiter in (*DELIMITERS, " "):
