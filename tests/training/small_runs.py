@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scalerl.training.settings import Settings, WarmStart, resolve
+from scalerl.training.resolve import resolve
+from scalerl.training.settings import Settings, WarmStart
 
 WARM = WarmStart(
     level="easy", max_steps=1, steps=300, batch=32, learning_rate=1e-2, hidden_size=32, layers=1, heads=2, kv_heads=1,

@@ -16,8 +16,9 @@ import scalerl
 from scalerl.engines.model import checksum, load_model, named_tensors
 from scalerl.errors import InputError
 from scalerl.training.renewal import Renewal
+from scalerl.training.resolve import read, resolve
 from scalerl.training.resume import resume
-from scalerl.training.settings import ForecastSettings, read, resolve
+from scalerl.training.settings import ForecastSettings
 from scalerl.training.train import train
 
 pytestmark = pytest.mark.usefixtures("model")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scalerl.errors import InputError
-from scalerl.training.settings import SMALL, Settings, read, resolve
+from scalerl.training.resolve import SMALL, read, resolve
+from scalerl.training.settings import Settings
 from scalerl.training.stop_when import StopWhen
 
 

@@ -19,7 +19,7 @@ def command(directory: Path, steps: int | None, quiet: bool, as_json: bool) -> i
 
     Its settings are those of config.yaml there.
     """
-    from scalerl.training.settings import read
+    from scalerl.training.resolve import read
 
     wanted = read(directory).steps if steps is None else steps
     need_torch()

@@ -29,7 +29,7 @@ def command(
     Settings come from a YAML file, the preset and KEY=VALUE words, each later one winning. Without any of them a small
     model learns chains of digits. SIGTERM or Ctrl-C writes a checkpoint; `scalerl resume` goes on.
     """
-    from scalerl.training.settings import resolve
+    from scalerl.training.resolve import resolve
 
     files = [word for word in words if "=" not in word]
     if len(files) > 1:

@@ -40,7 +40,8 @@ def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:
 
 
 def _steps(directory: Path) -> int:
-    from scalerl.training.settings import CONFIG, read
+    from scalerl.training.resolve import read
+    from scalerl.training.settings import CONFIG
 
     return read(directory).steps if (directory / CONFIG).is_file() else 0
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalerl.errors import InputError
-from scalerl.training.settings import read
+from scalerl.training.resolve import read
 from scalerl.training.train import Finished, Listener, run
 from scalerl.training.warm_start import Progress
 

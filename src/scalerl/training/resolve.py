@@ -1,0 +1,166 @@
+"""Settings of a run from YAML, a preset and the command line, resolved: nothing is left to be chosen later.
+
+The small model's sizes (`SMALL`) stand in for the paper's where nothing else is said and the model is warm-started
+here: 14,000 tokens a rollout mean nothing to a model of a million parameters.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scalerl.errors import InputError
+from scalerl.pipeline.settings import ControllerSettings
+from scalerl.recipe.presets import PRESETS
+from scalerl.training.settings import CONFIG, Settings
+from scalerl.training.tree import Sources, Tree, build
+
+SMALL: Tree = {
+    "recipe": {
+        "prompts_per_step": 32, "generations": 16, "thinking_budget_low": 26, "thinking_budget_high": 40,
+        "answer_budget": 4, "interruption_phrase": "time!</think>", "completion_tokens": 48, "prompt_tokens": 32,
+        "penalty_longest": 48, "penalty_cache": 16, "learning_rate": 1e-4, "warmup_steps": 5,
+    },
+    "engines": {"slots": 256},
+}  # fmt: skip
+"""Sizes for the small model."""
+
+
+def resolve(
+    file: Path | None = None, preset: str | None = None, words: Sequence[str] = (), steps: int | None = None,
+    stop_when: str | None = None, seed: int | None = None,
+) -> Settings:  # fmt: skip
+    """Settings from a YAML file, a preset of the recipe, and the command line; each later one wins.
+
+    Raises:
+        InputError: naming the file and line or the option, and the nearest valid setting.
+    """
+    sources = Sources()
+    if file is not None:
+        sources.read(file)
+    options = {"preset": ("--preset", preset), "steps": ("--steps", steps), "seed": ("--seed", seed),
+               "forecast.stop_when": ("--stop-when", stop_when)}  # fmt: skip
+    for key, (option, value) in options.items():
+        if value is not None:
+            sources.put(key, value, f"{option} {value}")
+    sources.set(words)
+    return _resolved(sources, (file.parent if file is not None else Path()).resolve())
+
+
+def read(directory: Path) -> Settings:
+    """The settings of a run directory.
+
+    Raises:
+        InputError: it holds none, or they were changed into something impossible.
+    """
+    sources = Sources()
+    if not (directory / CONFIG).is_file():
+        raise InputError(f"{directory}: no {CONFIG} there; name a run directory that scalerl train has written")
+    sources.read(directory / CONFIG)
+    return _resolved(sources, directory.resolve())
+
+
+def _resolved(sources: Sources, folder: Path) -> Settings:
+    name = sources.tree.pop("preset", None)
+    if name is not None:
+        _check_preset(name, sources)
+        sources.defaults({"recipe": _of_preset(name, sources)})
+    model = sources.tree.get("model")
+    small = not isinstance(model, Mapping) or (model.get("path") is None and model.get("config") is None)
+    if small:
+        _put_small_below(sources, name)
+    task = sources.tree.get("task")
+    if isinstance(task, Mapping) and not {"name", "tasks"} & set(task):
+        sources.defaults({"task": {"name": "arithmetic"}})  # as without any: `task.level=easy` is enough
+    sources.defaults({"folder": str(folder)})
+    if small and (model is None or isinstance(model, Mapping)):
+        sources.defaults({"model": {"warm_start": {}}})
+        if sources.tree["model"] is None or sources.tree["model"]["warm_start"] is None:
+            sources.tree["model"] = {**(sources.tree["model"] or {}), "warm_start": {}}
+    return _on_this_machine(build(Settings, sources.tree, sources), sources)
+
+
+def _put_small_below(sources: Sources, preset: str | None) -> None:
+    """Sizes go over a preset's, which are the paper's, and below what the user says."""
+    given = {key.removeprefix("recipe.") for key in sources.places if key.startswith("recipe.")}
+    recipe = sources.tree.get("recipe")
+    over = {k: v for k, v in SMALL["recipe"].items() if k not in given} if preset is not None else {}
+    sources.defaults(SMALL)
+    if isinstance(recipe, Mapping):
+        sources.tree["recipe"] = {**sources.tree["recipe"], **over}
+
+
+def _of_preset(name: str, sources: Sources) -> Tree:
+    """Its settings; bounds of its own loss do not go to another."""
+    settings, recipe = PRESETS[name].settings, sources.tree.get("recipe")
+    loss = recipe.get("loss") if isinstance(recipe, Mapping) else None
+    other = loss is not None and loss != settings.get("loss", "cispo")
+    return {k: v for k, v in settings.items() if not (other and k in ("clip_low", "clip_high"))}
+
+
+def _check_preset(name: Any, sources: Sources) -> None:
+    if name not in PRESETS:
+        from scalerl.recipe.validate import nearest
+
+        near = nearest(str(name), tuple(PRESETS))
+        raise InputError(
+            f"{sources.place('preset')}: no preset {name!r}; the nearest is {near!r} (of {', '.join(PRESETS)})"
+        )
+
+
+def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
+    """What is left to choose, chosen: so that config.yaml tells what ran."""
+    engines, lockstep = settings.engines, settings.recipe.schedule == "lockstep"
+    if lockstep and engines.launch == "process":
+        raise InputError(
+            f"{sources.place('engines.launch')}: engines.launch = 'process': lockstep is one process, so that it can "
+            "be repeated bit for bit; set it to 'inline' or 'auto'"
+        )
+    try:
+        ControllerSettings(settings.steps, capacity=engines.capacity).check(settings.recipe)
+    except InputError as error:
+        raise InputError(f"{sources.place('engines.capacity')}: engines.{error}") from error
+    half = max(1, (os.cpu_count() or 2) // 2)
+    launch = engines.launch if engines.launch != "auto" else "inline" if lockstep else "process"
+    try:
+        names = task_names(settings.task)
+    except InputError as error:
+        raise InputError(f"{sources.place('task')}: {error}") from error
+    verify_threads = 0 if lockstep or set(names) == {"arithmetic"} else 4
+    engines = replace(
+        engines,
+        launch=launch,
+        # What is measured as faster may differ from one start to the next, and lockstep must not.
+        compute="fp32" if lockstep and engines.compute == "auto" else engines.compute,
+        generator_threads=engines.generator_threads or half,
+        trainer_threads=engines.trainer_threads or half,
+        evaluation_threads=engines.evaluation_threads or half,
+        evaluation_slots=engines.evaluation_slots or engines.slots,
+        verify_threads=verify_threads if engines.verify_threads is None else engines.verify_threads,
+    )
+    folder = Path(settings.folder)
+    model = settings.model
+    model = replace(model, path=_absolute(model.path, folder), tokenizer=_absolute(model.tokenizer, folder))
+    return replace(settings, engines=engines, model=model)
+
+
+def task_names(task: Any) -> list[str]:
+    """Kinds of tasks in the settings.
+
+    Raises:
+        InputError: they are neither a name nor a mapping nor a list.
+    """
+    if isinstance(task, str):
+        return [task]
+    if isinstance(task, Mapping):
+        return task_names(task["tasks"]) if "tasks" in task else [str(task.get("name"))]
+    if isinstance(task, list | tuple) and task:
+        return [name for part in task for name in task_names(part)]
+    raise InputError(f"task = {task!r}: give a name, a mapping with name, or a list of such mappings")
+
+
+def _absolute(path: str | None, folder: Path) -> str | None:
+    return None if path is None else str(folder / path)
