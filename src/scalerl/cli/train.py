@@ -26,7 +26,7 @@ def command(
 ) -> int:  # fmt: skip
     """Train a model with the ScaleRL recipe, or another, and forecast the rest beside it.
 
-    Settings come from a YAML file, the preset and KEY=VALUE words, each later one winning. Without any of them a small
+    Settings come from the preset, a YAML file and KEY=VALUE words, each later one winning. Without any of them a small
     model learns chains of digits. SIGTERM or Ctrl-C writes a checkpoint; `scalerl resume` goes on.
     """
     from scalerl.training.resolve import resolve

@@ -33,7 +33,7 @@ def resolve(
     file: Path | None = None, preset: str | None = None, words: Sequence[str] = (), steps: int | None = None,
     stop_when: str | None = None, seed: int | None = None,
 ) -> Settings:  # fmt: skip
-    """Settings from a YAML file, a preset of the recipe, and the command line; each later one wins.
+    """Settings from a preset of the recipe, a YAML file, and the command line; each later one wins.
 
     Raises:
         InputError: naming the file and line or the option, and the nearest valid setting.
