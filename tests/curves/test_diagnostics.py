@@ -124,3 +124,9 @@ def test_a_slow_decline_is_said() -> None:
     score = score + ar1_noise(np.random.default_rng(0), 60, 0.003, 0.0)
     assert "has been falling" in said(Curve(compute, score))[1]
     assert "has been falling" not in said(HEALTHY)[1]
+
+
+def test_one_high_evaluation_among_zeros_is_no_peak_to_have_fallen_from() -> None:
+    score = np.zeros(100)
+    score[[30, 55, 70, 85, 98]] = [0.25, 0.5, 0.125, 0.625, 1.0]
+    assert not find_collapse(Curve(np.arange(1.0, 101), score)).found

@@ -109,6 +109,8 @@ def load(path: Path) -> Calibration:
     """Read a table written by `save`."""
     try:
         raw = json.loads(path.read_text())
+        if not isinstance(raw, dict):
+            raise ValueError(f"it holds a {type(raw).__name__}, not an object")
         multipliers = np.array(raw["multipliers"], dtype=np.float64)
         if multipliers.shape != (len(REACHES),):
             raise ValueError(f"multipliers must be {len(REACHES)} numbers, one for each of the reaches {REACHES}")
@@ -119,8 +121,9 @@ def load(path: Path) -> Calibration:
             raw["fingerprints"],
             raw["measured"],
         )
-    except (OSError, KeyError, ValueError) as error:
-        raise InputError(f"{path}: not a calibration table ({error}); write one with `scalerl calibrate`") from None
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise InputError(f"{path}: not a calibration table ({reason}); write one with `scalerl calibrate`") from None
 
 
 def save(table: Calibration, path: Path) -> None:

@@ -56,6 +56,8 @@ def find_collapse(curve: Curve) -> Collapse | None:
             continue
         smooth = np.convolve(y, np.ones(window) / window, "valid")
         last = float(smooth[-1])
+        if window == 1:  # one high evaluation is no peak to have fallen from: a neighbour must be as high
+            smooth = np.minimum(y, np.maximum(np.append(y[1:], y[-2]), np.append(y[1], y[:-1])))
         i = int(np.argmax(smooth[:-window] if n > 2 * window else smooth[:1]))
         sd = _rise_noise(x[: i + window], y[: i + window], x, y, window)
         # The peak is the largest of many windows: expected to stand out by about this much from noise alone.
