@@ -50,13 +50,15 @@ def warm_start(settings: WarmStart, threads: int = 1, progress: Progress = lambd
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+        tempfile.TemporaryFile(dir=folder.parent).close()  # better known now than after minutes
     except OSError as error:
         raise InputError(
             f"{folder.parent}: cannot be written ({error.strerror}); set SCALERL_CACHE to a folder that can"
         ) from error
+    model = trained(settings, threads, progress)
+    scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
     try:
-        export_model(trained(settings, threads, progress), scratch)
+        export_model(model, scratch)
         save_tokenizer(scratch)
         (scratch / "warm_start.json").write_text(json.dumps(asdict(settings), indent=1) + "\n")
         try:
