@@ -112,3 +112,21 @@ def test_terminal_that_cannot_print_a_character_gets_its_code(monkeypatch: pytes
         output.print_json({"name": "é"})
         output.print_view("…")
     assert (tmp_path / "out").read_text().endswith("\\u2026\n")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "3",
+        "null",
+        "[" * 100_000,
+        '{"multipliers": {}}',
+        '{"multipliers": [1, 1, 1, 1, 1], "provenance": 0, "without": []}',
+    ],
+    ids=["list", "number", "null", "deep", "no multipliers", "list of sources"],
+)
+def test_json_that_is_no_calibration_table(run: Run, risen: Path, tmp_path: Path, content: str) -> None:
+    table = tmp_path / "table.json"
+    table.write_text(content)
+    assert_one_line(run("forecast", risen, "--calibration", table), "table.json", "calibrate")
