@@ -97,3 +97,30 @@ def test_ascii_terminals(risen: Path) -> None:
     assert found.returncode == 0
     assert found.stdout.isascii()
     assert "+--" in found.stdout or "+-" in found.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--version"], ["formats"], ["forecast", "risen.csv"]])
+def test_a_full_disk_under_stdout_is_one_line(risen: Path, arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            [*SCALERL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, cwd=risen.parent
+        )
+    assert process.returncode == 2
+    assert process.stderr.splitlines() == [process.stderr.rstrip("\n")]
+    assert "stdout: cannot be written (No space left on device)" in process.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("forecast - <&-", "stdin: is closed"), ("forecast risen.csv >&-", "stdout: is closed")],
+)
+def test_closed_streams_are_one_line(risen: Path, command: str, words: str) -> None:
+    process = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -m scalerl {command}'],
+        capture_output=True, text=True, timeout=60, cwd=risen.parent,
+    )  # fmt: skip
+    assert (process.returncode, process.stdout) == (2, "")
+    assert len(process.stderr.splitlines()) == 1
+    assert words in process.stderr

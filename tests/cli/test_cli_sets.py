@@ -230,3 +230,28 @@ def test_names_before_files(tmp_path: Path) -> None:
 def test_formats(run: Run) -> None:
     assert "TensorBoard" in run("formats").stdout
     assert json.loads(run("formats", "--json").stdout)["schema"] == 1
+
+
+def test_compare_counts_a_file_given_twice_once(run: Run, bank: list[Path], tmp_path: Path) -> None:
+    again = tmp_path / "again.csv"
+    again.symlink_to(bank[0])
+    result = run("compare", f"a={bank[0]}", f"a={again}", f"b={bank[3]}", "--json")
+    assert [(r["name"], r["seeds"]) for r in json.loads(result.stdout)["recipes"]] == [("a", 1), ("b", 1)]
+    assert "again.csv: the same file is given twice for 'a'" in result.stderr
+
+
+def test_compare_of_a_file_with_itself_says_so(run: Run, bank: list[Path]) -> None:
+    result = run("compare", bank[0], bank[0])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the same file is given 2 times" in result.stderr
+    two_names = run("compare", f"a={bank[0]}", f"b={bank[0]}", "--json")
+    assert "the same file stands for two recipes" in two_names.stderr
+
+
+@pytest.mark.parametrize("command", ["backtest", "calibrate"])
+def test_a_file_given_twice_is_one_run(run: Run, bank: list[Path], command: str) -> None:
+    options = ["--method", "last five"] if command == "backtest" else []
+    once = run(command, *bank, *options, "--json")
+    twice = run(command, *bank, bank[0], *options, "--json")
+    assert twice.stdout == once.stdout
+    assert "run0.csv: given twice" in twice.stderr

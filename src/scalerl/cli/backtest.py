@@ -54,6 +54,7 @@ def command(
 
     table = options.calibration_of(calibration)
     options.stdin_is_free(files)
+    files = options.each_once(files)
     curves = [(file, curve) for file in files for curve in reading.curves(reading.log(file))]
     found = backtest([c for _, c in curves], fractions, methods or METHODS, level, calibration=table)
     if as_json:

@@ -33,6 +33,7 @@ def command(files: tuple[str, ...], reading: Reading, out: str | None, about: st
     from scalerl.curves.calibrate import BankCurve, calibrate
 
     options.stdin_is_free(files)
+    files = options.each_once(files)
     curves = [(file, curve) for file in files for curve in reading.curves(reading.log(file))]
     table = calibrate([BankCurve(source_of(file), curve) for file, curve in curves], provenance(files, about))
     if out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from scalerl.cli import options
 from scalerl.cli.options import Number, Reading
 from scalerl.cli.output import print_json, print_view, say, view_width
 from scalerl.cli.progress import Progress
-from scalerl.errors import ForecastRefused
+from scalerl.errors import ForecastRefused, InputError
 from scalerl.words import stem
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def command(
     progress = Progress("comparing")
     named = [split_name(recipe) for recipe in recipes]
     options.stdin_is_free(tuple(file for _, file in named))
+    named = each_once(named)
     read = [(file, name, curve) for name, file in named for curve in reading.curves(reading.log(file))]
     curves = [(file, curve) for file, _, curve in read]
     kept, left_out = fittable(read)
@@ -109,6 +111,27 @@ def split_name(recipe: str) -> tuple[str | None, str]:
     if not (equals and name and file) or "/" in name or Path(recipe).exists():
         return None, recipe
     return name, file
+
+
+def each_once(named: Sequence[tuple[str | None, str]]) -> list[tuple[str | None, str]]:
+    """Names and files without a file that stands twice in one recipe: one run is not two seeds.
+
+    Raises:
+        InputError: nothing but one file is given, again and again.
+    """
+    places = [os.path.realpath(file) for _, file in named]
+    if len(named) > 1 and len(set(places)) == 1 and len({name for name, _ in named}) == 1:
+        raise InputError(f"{named[0][1]}: the same file is given {len(named)} times; compare needs two recipes")
+    kept: dict[tuple[str | None, str], tuple[str | None, str]] = {}
+    for (name, file), place in zip(named, places, strict=True):
+        title = "" if name is None else f" for {name!r}"
+        if (name, place) in kept:
+            say(f"note: {file}: the same file is given twice{title}; it counts once, as one seed")
+            continue
+        if any(place == other for _, other in kept):
+            say(f"warning: {file}: the same file stands for two recipes; they can only come out equal")
+        kept[name, place] = (name, file)
+    return list(kept.values())
 
 
 def by_recipe(read: Sequence[Read]) -> dict[str, list[Curve]]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from scalerl.cli.output import one_line, say
+from scalerl.cli.output import one_line, say, send_nowhere
 from scalerl.errors import ScaleRLError
 
 FAULT = 1
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 INTERRUPTED = 130
 _REPORT = (
     "this is a fault of scalerl: please report it with the command and, if you can, the file "
@@ -34,12 +37,24 @@ def guarded(call: Callable[[], Any]) -> int:
     except ScaleRLError as error:
         say(f"scalerl: {error}")
         return error.exit_code
+    except OSError as error:
+        if error.errno not in _FULL:
+            return _fault(error)
+        if error.filename is None and sys.stdout is not None:
+            send_nowhere(sys.stdout)
+        where = error.filename or "stdout"
+        say(f"scalerl: {where}: cannot be written ({error.strerror}); free some space, or send the output elsewhere")
+        return 2
     except Exception as error:
-        if os.environ.get("SCALERL_DEBUG"):
-            raise
-        say(f"scalerl: internal error, {type(error).__name__}: {one_line(str(error), 200)}; {_REPORT}")
-        return FAULT
+        return _fault(error)
     return code if isinstance(code, int) else 0
+
+
+def _fault(error: Exception) -> int:
+    if os.environ.get("SCALERL_DEBUG"):
+        raise error
+    say(f"scalerl: internal error, {type(error).__name__}: {one_line(str(error), 200)}; {_REPORT}")
+    return FAULT
 
 
 def _where(error: click.ClickException) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from scalerl.cli.output import say
 from scalerl.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class Reading:
             return log.run(self.y) if self.y and log.is_run(self.y) else log
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "stdin"
-            file.write_bytes(sys.stdin.buffer.read())
+            file.write_bytes(_stdin())
             try:
                 log = read_run(file, run=self.run, run_column=self.run_column)
             except InputError as error:
@@ -205,6 +207,27 @@ def draw(plot: Callable[[str], Any], path: str) -> None:
         plot(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error}); choose another --plot") from error
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:  # what Python makes of `<&-`
+        raise InputError("stdin: is closed; pipe a log into it, or name a file instead of '-'")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise InputError(f"stdin: cannot be read ({error.strerror or error}); name a file instead of '-'") from error
+
+
+def each_once(files: Sequence[str]) -> tuple[str, ...]:
+    """The files without those that are given twice, which would count as two runs; says which."""
+    seen: dict[str, str] = {}
+    for file in files:
+        place = os.path.realpath(file)
+        if place in seen and file != STDIN:
+            say(f"note: {file}: given twice; it is one run and counts once")
+        else:
+            seen[file if file == STDIN else place] = file
+    return tuple(seen.values())
 
 
 def stdin_is_free(files: tuple[str, ...]) -> None:

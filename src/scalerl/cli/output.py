@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from scalerl.errors import InputError
+
 MIN_WIDTH, MAX_WIDTH = 80, 100
 """Tables need 80 columns: a narrower terminal wraps them itself, which is ugly, but cuts no number."""
 MAX_LINE = 600
@@ -25,12 +27,15 @@ def one_line(text: str, limit: int = MAX_LINE) -> str:
 
 def say(text: str) -> None:
     """One line to stderr."""
-    _write(sys.stderr, one_line(text) + "\n")
+    try:
+        _write(sys.stderr, one_line(text) + "\n")
+    except OSError:  # a full disk: there is nobody left to tell
+        send_nowhere(sys.stderr)
 
 
 def print_json(answer: dict[str, Any]) -> None:
     """One JSON object to stdout."""
-    _write(sys.stdout, json.dumps(_sayable(answer), indent=1, allow_nan=False) + "\n")
+    _write(_stdout(), json.dumps(_sayable(answer), indent=1, allow_nan=False) + "\n")
 
 
 def _sayable(value: Any) -> Any:
@@ -48,8 +53,14 @@ def print_view(*parts: Any) -> None:
     """Rich renderables to stdout: coloured on a terminal, plain elsewhere, 80 columns where the width is unknown."""
     from scalerl.report.terminal import render
 
-    stream = sys.stdout
+    stream = _stdout()
     _write(stream, render(parts, view_width(), _wants_colour(stream), stream.encoding or "utf-8"))
+
+
+def _stdout() -> IO[str]:
+    if sys.stdout is None:  # what Python makes of `>&-`
+        raise InputError("stdout: is closed, so the answer has nowhere to go; send it to a file or to /dev/null")
+    return sys.stdout
 
 
 def view_width() -> int:
@@ -65,7 +76,9 @@ def _wants_colour(stream: IO[str]) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _write(stream: IO[str], text: str) -> None:
+def _write(stream: IO[str] | None, text: str) -> None:
+    if stream is None:  # what Python makes of `2>&-`: there is nobody to tell
+        return
     encoding = stream.encoding or "utf-8"
     with _quiet_pipe(stream):
         stream.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
@@ -78,6 +91,11 @@ def _quiet_pipe(stream: IO[str]) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())  # or the interpreter complains when it flushes at exit
-        os.close(nowhere)
+        send_nowhere(stream)
+
+
+def send_nowhere(stream: IO[str]) -> None:
+    """What is still to be written is thrown away, or the interpreter complains when it flushes at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
