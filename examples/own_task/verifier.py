@@ -2,7 +2,8 @@
 
 A verifier is one function. It gets the prompt, the completion without its thinking, and what the row holds as answer,
 and returns 1 for right, 0 for wrong, or something between. It runs in a process of its own, with limits of time and
-memory: it may hang or crash without hurting the run. What it raises excludes the rollout; it is never taken for a wrong answer.
+memory: it may hang or crash without hurting the run. What it raises excludes the rollout; it is never taken for a
+wrong answer.
 """
 
 ALMOST = 0.1  # partial credit; only full marks count in the pass rate
