@@ -9,7 +9,8 @@ For a fixed law, (B, C_mid) and noise structure the model is linear in (R0, A):
   switch); a drift lets the forecast start from where the run is and widens it with every doubling.
 
 So (R0, A, sigma^2) are integrated in closed form (normal - inverse gamma), and the rest is a sum over a grid of
-laws x C_mid x B x rho x tau. The result is a mixture of Student distributions, kept as such.
+laws x C_mid x B x rho x tau. The result is a mixture, predicted from as normals with the
+Student distributions' variance.
 """
 
 from __future__ import annotations

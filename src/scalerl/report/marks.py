@@ -20,8 +20,6 @@ from scalerl.runs import Curve
 FloatArray = NDArray[np.float64]
 MOST_MARKERS = 120
 """With more points than this, single points become faint dots under their binned means."""
-IDENTIFIED, SETTLED = 1.5, 3.0
-"""C/C_mid from which A is shown at all, and from which it is no longer provisional."""
 _BINS, _FEWEST = 30, 4
 """Bins over the whole axis, and the fewest points in one."""
 _ONE_SIGMA = 0.683

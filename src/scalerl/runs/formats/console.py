@@ -7,8 +7,9 @@ taken as the kind of line that it holds most of: verl, then dict lines, then fre
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def read(path: Path) -> Table:
             "step:7 - critic/score/mean:0.3, or 7/100 | reward=0.25"
         )
     notes: list[str] = []
-    reader = {"verl": _Verl, "dict": _Dicts, "text": _FreeText}[kind](notes)
+    readers: dict[str, Callable[[list[str]], _Reader]] = {"verl": _Verl, "dict": _Dicts, "text": _FreeText}
+    reader = readers[kind](notes)
     for line in _lines(path, notes):
         reader.line(line)
     return reader.table()
@@ -87,7 +89,7 @@ def _kind(path: Path) -> str | None:
     return "text" if found["text"] else None
 
 
-class _Reader:
+class _Reader(ABC):
     """Collects rows and notes what was passed over."""
 
     name = "console log"
@@ -99,8 +101,9 @@ class _Reader:
         self.broken = 0
         self.percent: set[str] = set()
 
+    @abstractmethod
     def line(self, line: str) -> None:
-        raise NotImplementedError
+        """Take one line of the log."""
 
     def put(self, row: Fields) -> None:
         self.batch.append(row)
