@@ -66,6 +66,17 @@ class SlowEcho:
         return {"version": self.version, "checksum": self.checksum}
 
 
+class TakesOverAtAStep(SlowEcho):
+    """As the real one: an update waits for the next decode step, which an idle generator never takes."""
+
+    def update_weights(self, version: int, source: Any) -> None:
+        self.waiting = (version, source)
+
+    def step(self) -> None:
+        super().update_weights(*self.waiting)
+        super().step()
+
+
 def prompts(n: int) -> list[tuple[int, Prompt]]:
     return [(i // 2, Prompt((1,), f"p{i // 4}", "t", {"answers": [i // 4]})) for i in range(n)]
 
@@ -143,6 +154,21 @@ def test_rollouts_come_back_and_updates_are_taken_over(generator: GeneratorProce
         generator.poll(timeout=0.1)
     assert generator.state()["checksum"] == checksum(named_tensors(tiny(seed=3)).items())
     assert {"seconds_busy", "seconds_idle"} <= generator.state().keys()
+
+
+def test_updates_of_an_idle_generator_never_run_out_of_buffers(shared: SharedWeights, tmp_path: Path) -> None:
+    generator = GeneratorProcess(TakesOverAtAStep, (), shared, tmp_path / "generator.log")
+    try:
+        while not generator.state():  # it is up, and obeys at once
+            generator.poll(timeout=0.1)
+        for version in range(1, 12):
+            shared.publish(version, named_tensors(tiny(seed=version)), timeout=5.0)
+            generator.update_weights(version, [])  # type: ignore[arg-type]
+            time.sleep(0.02)
+        generator.submit(prompts(1))
+        assert collect(generator, 1)[0].oldest_version == 11
+    finally:
+        generator.engine.stop(grace=0.0)
 
 
 def test_updates_without_end_never_run_out_of_buffers(generator: GeneratorProcess, shared: SharedWeights) -> None:

@@ -89,6 +89,8 @@ class _GeneratorLoop:
         if held is None:
             raise ScaleRLError(f"weights of version {version} were announced but never published")
         self.generator.update_weights(held.version, held)
+        while len(self.held) > 1:  # waited for a step that never came, and is superseded
+            self.held.pop().release()
         self.held.append(held)
 
     def _release_replaced(self) -> None:
