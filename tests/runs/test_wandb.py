@@ -99,6 +99,7 @@ def real(tmp_path_factory):
             )
         run.log({"only_here": 5})
         run.finish()
+        wandb.teardown()  # ends the client's service: on a busy machine it still writes after `finish`
     return root
 
 

@@ -217,10 +217,15 @@ class RunLog:
         return order, step, name
 
     def _reference(self, score: FloatArray) -> FloatArray:
-        """The fullest column that is not on the rows of the score alone: training rows, which show every restart."""
-        axes = set(aliases.axis_candidates(self.columns))
+        """The fullest column of training rows, which show every restart.
+
+        Best one that no row of the score has: an evaluation is logged late, at what its policy had cost.
+        """
+        axes, scored = set(aliases.axis_candidates(self.columns)), ~np.isnan(score)
         others = {
-            n: int(np.count_nonzero(~np.isnan(c))) for n, c in self.columns.items() if n not in axes and c is not score
+            n: (not (~np.isnan(c) & scored).any(), int(np.count_nonzero(~np.isnan(c))))
+            for n, c in self.columns.items()
+            if n not in axes and c is not score
         }
         return self.columns[max(others, key=others.__getitem__)] if others else score
 
