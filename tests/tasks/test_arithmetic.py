@@ -78,7 +78,7 @@ def test_splits_are_disjoint_distinct_and_as_large_as_asked(task: Arithmetic) ->
     assert (len(train), len(held)) == (300, 60)
     ids = {p.prompt_id for p in train} | {p.prompt_id for p in held}
     assert len(ids) == 360
-    assert {(len(p.text) - 2) // 2 for p in train} == set(range(3, 9))
+    assert {(len(p.text) - 2) // 2 for p in train} == set(range(3, 7))
     assert all(answer_of(p.text) == p.answer for p in train)
     assert all(is_held_out(p.text, 0.1) for p in held)
 

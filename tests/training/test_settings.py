@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalerl.errors import InputError
-from scalerl.training.resolve import SMALL, read, resolve
+from scalerl.training.resolve import read, resolve, small
 from scalerl.training.settings import Settings
 from scalerl.training.stop_when import StopWhen
 
@@ -32,7 +32,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 def test_the_small_model_has_its_own_sizes_and_the_presets_algorithm() -> None:
     for preset in ("scalerl", "dapo-qwen2.5"):
         found = resolve(preset=preset)
-        assert {k: getattr(found.recipe, k) for k in SMALL["recipe"]} == SMALL["recipe"]
+        assert {k: getattr(found.recipe, k) for k in small(6)["recipe"]} == small(6)["recipe"]
     assert found.recipe.loss == "dapo"
     large = resolve(words=["model.path=m", "preset=dapo-qwen2.5"])
     assert (large.recipe.prompts_per_step, large.recipe.learning_rate, large.engines.slots) == (80, 5e-7, 64)

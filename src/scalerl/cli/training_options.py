@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import click
 from scalerl.errors import InputError
 
 if TYPE_CHECKING:
+    from scalerl.training.ingredients import Ingredient
     from scalerl.training.progress import Progress
     from scalerl.training.train import Finished
 
@@ -53,15 +55,34 @@ def shown(steps: int, as_json: bool, quiet: bool) -> Iterator[Progress]:
 def tell(finished: Finished, as_json: bool) -> int:
     """How the run ended; always exit code 0, as a stop that was asked for is no failure."""
     from scalerl.cli.output import print_json
+    from scalerl.training.ingredients import of_run
+    from scalerl.training.resolve import read
 
     directory, outcome = finished.directory, finished.outcome
     model = None if finished.model is None else str(finished.model)
+    ingredients = of_run(directory, read(directory).recipe)
     if as_json:
         print_json(
-            {"schema": 1, "directory": str(directory), "step": outcome.step, "reason": outcome.reason, "model": model}
-        )
-    elif model is None:
+            {
+                "schema": 1, "directory": str(directory), "step": outcome.step, "reason": outcome.reason,
+                "model": model, "ingredients": [asdict(i) for i in ingredients],
+            }
+        )  # fmt: skip
+        return 0
+    _show(ingredients)
+    if model is None:
         click.echo(f"{outcome.reason} at step {outcome.step}; to go on: scalerl resume {directory}")
     else:
         click.echo(f"ended at step {outcome.step} ({outcome.reason}); model in {model}; scalerl forecast {directory}")
     return 0
+
+
+def _show(ingredients: list[Ingredient]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for ingredient in ingredients:
+        table.add_row(ingredient.name, ingredient.setting, ingredient.seen)
+    if ingredients:
+        Console(highlight=False).print("\nThe recipe at work", table, "", sep="\n")

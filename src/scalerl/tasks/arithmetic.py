@@ -23,9 +23,9 @@ from scalerl.types import Prompt
 
 LEVELS: dict[str, tuple[int, int, str]] = {  # shortest chain, longest chain, operators
     "easy": (1, 4, "+-"),
-    "medium": (3, 8, "+-"),
-    "hard": (6, 12, "+-"),
-    "times": (3, 8, "+-*"),
+    "medium": (3, 6, "+-"),
+    "hard": (5, 10, "+-"),
+    "times": (3, 6, "+-*"),
 }
 HELD_OUT_SHARE = 0.1
 _IN_WORDS = (

@@ -1,6 +1,6 @@
 """Settings of a run from YAML, a preset and the command line, resolved: nothing is left to be chosen later.
 
-The small model's sizes (`SMALL`) stand in for the paper's where nothing else is said and the model is warm-started
+The small model's sizes (`small`) stand in for the paper's where nothing else is said and the model is warm-started
 here: 14,000 tokens a rollout mean nothing to a model of a million parameters.
 """
 
@@ -15,18 +15,22 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.recipe.presets import PRESETS
+from scalerl.recipe.recipe import Recipe
+from scalerl.tasks.arithmetic import LEVELS
 from scalerl.training.settings import CONFIG, Settings
 from scalerl.training.tree import Sources, Tree, build
 
-SMALL: Tree = {
-    "recipe": {
-        "prompts_per_step": 32, "generations": 16, "thinking_budget_low": 26, "thinking_budget_high": 40,
-        "answer_budget": 4, "interruption_phrase": "time!</think>", "completion_tokens": 48, "prompt_tokens": 32,
-        "penalty_longest": 48, "penalty_cache": 16, "learning_rate": 1e-4, "warmup_steps": 5,
-    },
-    "engines": {"slots": 256},
-}  # fmt: skip
-"""Sizes for the small model."""
+
+def small(longest: int) -> Tree:
+    """Sizes for the small model, whose traces take 4 tokens a step: chains of up to `longest` steps just fit."""
+    room = 4 * longest
+    recipe = {
+        "prompts_per_step": 32, "generations": 16, "thinking_budget_low": room, "thinking_budget_high": room + 4,
+        "answer_budget": 4, "interruption_phrase": "time!</think>", "completion_tokens": room + 12,
+        "prompt_tokens": max(32, 2 * longest + 4), "penalty_longest": room + 12, "penalty_cache": 8,
+        "learning_rate": 1.5e-4, "warmup_steps": 5, "adam_beta2": 0.95,
+    }  # fmt: skip
+    return {"recipe": recipe, "engines": {"slots": 256}}
 
 
 def resolve(
@@ -69,26 +73,44 @@ def _resolved(sources: Sources, folder: Path) -> Settings:
         _check_preset(name, sources)
         sources.defaults({"recipe": _of_preset(name, sources)})
     model = sources.tree.get("model")
-    small = not isinstance(model, Mapping) or (model.get("path") is None and model.get("config") is None)
-    if small:
-        _put_small_below(sources, name)
+    warm = not isinstance(model, Mapping) or (model.get("path") is None and model.get("config") is None)
     task = sources.tree.get("task")
     if isinstance(task, Mapping) and not {"name", "tasks"} & set(task):
         sources.defaults({"task": {"name": "arithmetic"}})  # as without any: `task.level=easy` is enough
     sources.defaults({"folder": str(folder)})
-    if small and (model is None or isinstance(model, Mapping)):
-        sources.defaults({"model": {"warm_start": {}}})
-        if sources.tree["model"] is None or sources.tree["model"]["warm_start"] is None:
-            sources.tree["model"] = {**(sources.tree["model"] or {}), "warm_start": {}}
+    if warm:
+        _put_small_below(sources, name)
+        if model is None or isinstance(model, Mapping):
+            _start_with(_chains(sources.tree.get("task")), sources)
     return _on_this_machine(build(Settings, sources.tree, sources), sources)
+
+
+def _chains(task: Any) -> Tree:
+    """The level and longest chain of the arithmetic task; nothing where it is another, or one that will be refused."""
+    said = task if isinstance(task, Mapping) else {}
+    level = said.get("level", "medium")
+    if said.get("name") != "arithmetic" or level not in LEVELS:
+        return {}
+    low, high = said.get("min_steps") or 1, said.get("max_steps") or LEVELS[level][1]
+    whole = isinstance(low, int) and isinstance(high, int)
+    return {"level": level, "max_steps": max(low, high)} if whole else {}
+
+
+def _start_with(chains: Tree, sources: Sources) -> None:
+    """The warm start shows what the task asks, unless the user says what it shows."""
+    model = sources.tree.get("model") or {}
+    if model.get("warm_start") is None:
+        sources.tree["model"] = {**model, "warm_start": {}}
+    sources.defaults({"model": {"warm_start": chains}})
 
 
 def _put_small_below(sources: Sources, preset: str | None) -> None:
     """Sizes go over a preset's, which are the paper's, and below what the user says."""
+    sizes = small(_chains(sources.tree.get("task")).get("max_steps", LEVELS["medium"][1]))
     given = {key.removeprefix("recipe.") for key in sources.places if key.startswith("recipe.")}
     recipe = sources.tree.get("recipe")
-    over = {k: v for k, v in SMALL["recipe"].items() if k not in given} if preset is not None else {}
-    sources.defaults(SMALL)
+    over = {k: v for k, v in sizes["recipe"].items() if k not in given} if preset is not None else {}
+    sources.defaults(sizes)
     if isinstance(recipe, Mapping):
         sources.tree["recipe"] = {**sources.tree["recipe"], **over}
 
@@ -133,6 +155,7 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
     engines = replace(
         engines,
         launch=launch,
+        capacity=engines.capacity or _fresh(engines.slots, settings.recipe),
         # What is measured as faster may differ from one start to the next, and lockstep must not.
         compute="fp32" if lockstep and engines.compute == "auto" else engines.compute,
         generator_threads=engines.generator_threads or half,
@@ -145,6 +168,17 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
     model = settings.model
     model = replace(model, path=_absolute(model.path, folder), tokenizer=_absolute(model.tokenizer, folder))
     return replace(settings, engines=engines, model=model)
+
+
+def _fresh(slots: int, recipe: Recipe) -> int | None:
+    """The fewest groups that keep everybody busy: slots full, a batch in training and one waiting for it.
+
+    All that the staleness bound allows would make every rollout as stale as it allows, and no step faster.
+    """
+    if recipe.schedule != "pipeline":
+        return None
+    least, most = recipe.prompts_per_step, (recipe.max_staleness + 1) * recipe.prompts_per_step
+    return min(most, 2 * least + -(-slots // recipe.generations))
 
 
 def task_names(task: Any) -> list[str]:

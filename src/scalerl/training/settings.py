@@ -35,11 +35,11 @@ class WarmStart:
 
     level: str = "medium"
     min_steps: int = 1
-    max_steps: int = 8
-    corruption: float = 0.1
-    interrupted: float = 0.1
+    max_steps: int = 6
+    corruption: float = 0.28
+    interrupted: float = 0.05
     seed: int = 0
-    steps: int = 500
+    steps: int = 600
     batch: int = 128
     learning_rate: float = 1e-3
     hidden_size: int = 128
@@ -95,7 +95,7 @@ class EngineSettings:
         micro_batch_tokens: of one forward pass of the trainer, padding included.
         activation_checkpointing, compiled: of the trainer.
         verify_threads: answers judged at once beside the loop; null: none for arithmetic and in lockstep, else 4.
-        capacity: most prompts under way in the pipeline; null: all that max_staleness allows.
+        capacity: most prompts under way in the pipeline; null: as many as keep both busy.
         weight_buffers: copies of the weights in shared memory.
     """
 

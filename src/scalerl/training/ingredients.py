@@ -1,0 +1,121 @@
+"""What a run's metrics show of each ingredient of its recipe (PAPER.md, "recipe") at work.
+
+A setting that is on may still do nothing: budgets no trace reaches, a filter that finds nothing. The counts tell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from scalerl import words
+from scalerl.pipeline.metrics import NAME
+from scalerl.recipe.recipe import Recipe
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """One choice of the recipe. `setting`: as the recipe has it. `seen`: what the metrics counted, in words."""
+
+    name: str
+    setting: str
+    seen: str
+
+
+def of_run(directory: Path, recipe: Recipe) -> list[Ingredient]:
+    """The ingredients of the run in a directory; none before its first step."""
+    path = directory / NAME
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return ingredients(recipe, map(orjson.loads, lines))
+
+
+def ingredients(recipe: Recipe, rows: Iterable[Row]) -> list[Ingredient]:
+    """From rows of metrics.jsonl; those of other kinds than `train` say nothing of it."""
+    steps = [row for row in rows if row["kind"] == "train"]
+    if not steps:
+        return []
+    schedule = f"{recipe.schedule}-{recipe.max_staleness}" if recipe.schedule != "lockstep" else "lockstep"
+    mixed = recipe.schedule == "pipeline"
+    bound = "" if recipe.clip_high is None else f", bound {recipe.clip_high:g}"
+    return [
+        Ingredient("off-policy schedule", schedule, _staleness(steps)),
+        Ingredient("in-flight updates", "on" if mixed else "off", _versions(steps)),
+        Ingredient("loss", f"{recipe.loss}{bound}", _ratios(steps)),
+        Ingredient("precision of the head", recipe.head_precision, _mismatch(steps)),
+        Ingredient("loss aggregation", recipe.aggregation, _weights(steps)),
+        Ingredient("advantage normalisation", recipe.advantage_normalization, _advantages(steps)),
+        Ingredient("length control", recipe.length_control, _lengths(steps)),
+        Ingredient("zero-variance prompts", recipe.zero_variance, _zero_variance(steps)),
+        Ingredient("curriculum", recipe.curriculum, _retired(steps)),
+    ]
+
+
+def _staleness(steps: list[Row]) -> str:
+    counts: Counter[int] = Counter()
+    for row in steps:
+        counts.update({int(age): number for age, number in row["staleness_histogram"].items()})
+    total = sum(counts.values())
+    if not total:
+        return "no rollout was trained"
+    mean = sum(age * number for age, number in counts.items()) / total
+    parts = ", ".join(f"{age}: {words.percent(counts[age] / total)}" for age in sorted(counts))
+    return f"staleness {mean:.2f} steps on average, {max(counts)} at most ({parts})"
+
+
+def _versions(steps: list[Row]) -> str:
+    mean = _mean(steps, "versions_per_rollout")
+    return "unknown" if mean is None else f"{mean:.2f} policy versions a rollout on average"
+
+
+def _ratios(steps: list[Row]) -> str:
+    tokens = sum(row["tokens"] for row in steps)
+    at_bound = sum(row.get("ratio_at_bound", 0.0) * row["tokens"] for row in steps)
+    return f"ratios up to {_most(steps, 'ratio_max'):.3g}; {at_bound:,.0f} of {tokens:,.0f} tokens at the bound"
+
+
+def _mismatch(steps: list[Row]) -> str:
+    kl = _mean(steps, "mismatch_kl")
+    return "unknown" if kl is None else f"KL between generator and trainer {kl:.2g} nats a token, staleness included"
+
+
+def _weights(steps: list[Row]) -> str:
+    prompts, rollouts = (_mean(steps, name) or 0.0 for name in ("trained_prompts", "effective_batch"))
+    return f"{prompts:.1f} prompts and {rollouts:.0f} rollouts a step"
+
+
+def _advantages(steps: list[Row]) -> str:
+    deviation = _mean(steps, "advantage_std")
+    return "unknown" if deviation is None else f"standard deviation {deviation:.3f} in the batch"
+
+
+def _lengths(steps: list[Row]) -> str:
+    interrupted, truncated = (_mean(steps, name) or 0.0 for name in ("interrupted_share", "truncation_rate"))
+    return f"{words.percent(interrupted)} of the rollouts interrupted, {words.percent(truncated)} truncated"
+
+
+def _zero_variance(steps: list[Row]) -> str:
+    alike = sum(row["prompts_all_correct"] + row["prompts_all_wrong"] for row in steps)
+    dropped = sum(row["dropped_prompts"] for row in steps)
+    prompts = sum(row["prompts"] for row in steps)
+    return f"{dropped:,.0f} of {prompts:,.0f} dropped; {alike:,.0f} were all right or all wrong"
+
+
+def _retired(steps: list[Row]) -> str:
+    last = steps[-1]
+    return f"{last['prompts_retired']:,} of {last['prompts_total']:,} prompts retired"
+
+
+def _mean(steps: list[Row], name: str) -> float | None:
+    found = [row[name] for row in steps if row.get(name) is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _most(steps: list[Row], name: str) -> float:
+    return max((row[name] for row in steps if row.get(name) is not None), default=float("nan"))
