@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-all lint format types bench docs clean
+.PHONY: setup demo demo-forecast test test-all lint format types bench bench-trl docs clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -18,12 +18,21 @@ $(VENV)/.light: pyproject.toml constraints.txt
 	$(PIP) -e .
 	touch $@
 
-$(VENV)/.ready: $(VENV)/.light
-	$(PIP) -e '.[dev,train]'
+$(VENV)/.train: $(VENV)/.light
+	$(PIP) -e '.[train]'
 	touch $@
 
-demo: $(VENV)/.light
+$(VENV)/.ready: $(VENV)/.train
+	$(PIP) -e '.[dev]'
+	touch $@
+
+# Trains for real, in minutes: the whole recipe, with the forecast beside it.
+demo: $(VENV)/.train
 	$(BIN)/python examples/demo.py
+
+# Forecasts of logs whose laws are known, in seconds.
+demo-forecast: $(VENV)/.light
+	$(BIN)/python examples/demo_forecast.py
 
 test: setup
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
@@ -47,9 +56,18 @@ bench: setup
 	$(BIN)/python bench/read_jsonl.py
 	$(BIN)/python bench/compare.py
 
+# TRL lives in an environment of its own, so that what it wants changes nothing here.
+.venv-trl/.ready: pyproject.toml constraints.txt
+	test -x .venv-trl/bin/python || $(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,bench]'
+	touch $@
+
+bench-trl: setup .venv-trl/.ready
+	$(BIN)/python bench/vs_trl.py
+
 docs: setup
 	$(BIN)/python docs/figures/architecture.py
 	$(BIN)/python docs/rerun.py
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-trl demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

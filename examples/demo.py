@@ -1,34 +1,34 @@
-"""`make demo`: forecasts a run whose law is known, and reads a log of every kind. Writes into ./demo/.
+"""`make demo`: trains a small model with the ScaleRL recipe, forecasts its end at half time, and shows what came.
 
-    python examples/demo.py            # into ./demo/
-    python examples/demo.py FOLDER     # elsewhere
+    python examples/demo.py                       # into ./demo/
+    python examples/demo.py FOLDER --seed 3       # elsewhere, another order of prompts and other samples
 
-All logs are generated (make_logs.py), so that each forecast can be held against the truth. The commands shown are run
-as they stand, and what they print is shown as it is. Any of them failing ends the demo with exit code 1.
+    FOLDER/run/             run directory: metrics.jsonl, forecast.json, checkpoints, model
+    FOLDER/half.json        the forecast as it was made at half time
+    FOLDER/forecast.png     the same with what came
+    FOLDER/demo.json        how it went, in numbers
+
+Everything is done by the commands shown, run as they stand. Any of them failing ends the demo with exit code 1.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
-import re
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import make_logs
-import scalerl
+import yaml
 
-EARLY = 20_000
-"""GPU-hours, a quarter of the run."""
+SETTINGS = Path(__file__).with_name("demo.yaml")
 ANSWERED, REFUSED = 0, 3
-WORKERS = 2
 WIDTH = 80
 
 
@@ -38,179 +38,124 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `scalerl forecast --json` said of one log, and the law's own mean score at 2x where there is a law."""
+    """How it went.
 
-    file: str
-    format: str
-    verdict: str
+    Attributes:
+        start, end: held-out mean@k before training and after it. evaluations: how many there were.
+        half_flops, end_flops: compute of training at the forecast, and at the end.
+        score, low, high: of the forecast from the first half at `end_flops`, with its 90 % interval.
+        held: whether `end` lies in it. seconds: of the whole demo.
+    """
+
+    seed: int
+    start: float
+    end: float
+    evaluations: int
+    half_flops: float
+    end_flops: float
+    score: float
     low: float
     high: float
-    truth: float | None
-    vetoes: list[str]
-
-    @property
-    def inside(self) -> bool:
-        return self.truth is not None and self.low <= self.truth <= self.high
+    held: bool
+    seconds: float
 
 
 def main(arguments: Sequence[str]) -> int:
-    folder = Path(arguments[0] if arguments else "demo")
-    began = perf_counter()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("demo"))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
     try:
-        logs = make_all_logs(folder / "logs")
-        pictures = [replay(folder), from_python(folder), which_recipe(folder)]
-        follows(folder)
-        every_format(logs)
+        outcome = demo(options.folder, options.seed)
     except DemoFailed as failure:
         print(f"demo failed: {failure}", file=sys.stderr)
         return 1
-    heading(f"Written in {perf_counter() - began:.0f} s")
-    for path in [*pictures, *logs]:
-        print(f"  {path}")
-    print("\nYour own log:  scalerl forecast FILE      (what can be read: scalerl formats)")
+    heading(f"Done in {outcome.seconds:.0f} s")
+    for name in ("run", "half.json", "forecast.png", "demo.json"):
+        print(f"  {options.folder / name}")
+    print("\nYour own task:  docs/how-to/train-your-own-task.md")
     return 0
 
 
-def make_all_logs(folder: Path) -> list[Path]:
-    """The logs of the demo, in a fresh folder of their own."""
-    heading("A run whose law is known")
-    say(f"{make_logs.RUN}.")
-    say(
-        f"It is evaluated every 1,000 GPU-hours up to 80,000, on {make_logs.RUN_TRIALS:,} graded answers each time, "
-        "whose binomial noise is all that hides the law. What does its first quarter tell about the rest?"
-    )
-    paths = make_logs.write_text_logs(folder)
-    return paths + [p for p in (make_logs.write_parquet(folder), make_logs.write_tensorboard(folder)) if p]
+def demo(folder: Path, seed: int) -> Outcome:
+    """Train the first half, forecast, train the second, compare.
+
+    Raises:
+        DemoFailed: a command failed.
+    """
+    began = perf_counter()
+    run, steps = folder / "run", int(yaml.safe_load(SETTINGS.read_text("utf-8"))["steps"])
+    for old in (run, folder / "half.json", folder / "forecast.png", folder / "demo.json"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    heading("Train the first half")
+    say("A model of 0.8 million parameters learns the form of worked sums from examples with many mistakes (kept in a "
+        "cache for the next time); reinforcement then has to find out which of its sums are right.")  # fmt: skip
+    scalerl("train", SETTINGS, "--steps", steps // 2, "--seed", seed, "--out", run)
+    heading("What will the second half bring?")
+    half = forecast(run, "--at", "2x")
+    (folder / "half.json").write_text(json.dumps(half, indent=1) + "\n", "utf-8")
+    heading("Train the second half")
+    scalerl("resume", run, "--steps", steps)
+    heading("What came")
+    outcome = held_against(run, half["data"]["compute_last"], folder / "forecast.png", seed, began)
+    say(verdict(outcome))
+    (folder / "demo.json").write_text(json.dumps(asdict(outcome), indent=1) + "\n", "utf-8")
+    return outcome
 
 
-def replay(folder: Path) -> Path:
-    """Forecast the end of the run from its first quarter by the command line; the later points go into the picture."""
-    picture = folder / "forecast.png"
-    log = str(folder / "logs" / "run.jsonl")
-    command = ["forecast", log, "--upto", str(EARLY), "--at", "2x", "--at", "4x", "--price-per-hour", "2"]
-    print()
-    typed([*command, "--plot", str(picture)])
-    print(run([*command, "--plot", str(picture)]))
-    say("Held against the law, which the forecast has not seen:")
-    for row in answer(command)["forecast"]:
-        say(against_law(row["compute"], row["score"], row["low"], row["high"]), "- ")
-    return picture
+def held_against(run: Path, half: float, picture: Path, seed: int, began: float) -> Outcome:
+    """The end of the run against the forecast from what was known at half time, at the very compute of the end."""
+    evaluations = [row for row in rows(run) if row["kind"] == "eval"]
+    first, last = evaluations[0], evaluations[-1]
+    compute = last["compute"]["flops"]
+    known = forecast(run, "--upto", half, "--at", compute, "--plot", picture, show=False)["forecast"][0]
+    end = last["pass_rate"]
+    return Outcome(
+        seed, first["pass_rate"], end, len(evaluations), half, compute, known["score"], known["low"], known["high"],
+        known["low"] <= end <= known["high"], round(perf_counter() - began, 1),
+    )  # fmt: skip
 
 
-def from_python(folder: Path) -> Path:
-    """The same question from Python, asked at half of the run."""
-    heading("The same from Python, at half of the run")
-    path, picture = folder / "logs" / "run.jsonl", folder / "forecast_from_half.png"
-    print(f'  >>> curve = scalerl.read_curve("{path}")')
-    print('  >>> fc = scalerl.forecast(curve.upto(40_000), at=["2x"])')
-    curve = scalerl.read_curve(path)
-    fc = scalerl.forecast(curve.upto(40_000), at=["2x"])
-    print("  >>> fc.verdict, fc.reasons")
-    say(f"{fc.verdict}: {'; '.join(fc.reasons)}")
-    row = fc.table[0]
-    say("Against the law: " + against_law(row.compute, row.score, row.low, row.high))
-    from scalerl.report.plots import plot_forecast
-
-    plot_forecast(fc, picture, actual=curve)
-    return picture
-
-
-def which_recipe(folder: Path) -> Path:
-    """Compare two recipes, one of which has the higher ceiling."""
-    heading("Which recipe is better?")
-    picture = folder / "compare.png"
-    command = ["compare", *(str(folder / "logs" / f"{name}.csv") for name in ("recipe_a", "recipe_b"))]
-    typed(command)
-    for pair in answer([*command, "--plot", str(picture)])["pairs"]:
-        print(f"  {pair['second']} against {pair['first']}: {pair['words']}")
-    a, b = make_logs.RECIPES["recipe_a"], make_logs.RECIPES["recipe_b"]
-    print(f"  (by their laws the ceiling of recipe_a is {a.A:g} and that of recipe_b {b.A:g})")
-    return picture
-
-
-def follows(folder: Path) -> None:
-    """Whether a downstream score follows the held-out one."""
-    heading("Does the downstream score follow?")
-    command = ["transfer", str(folder / "logs" / "downstream.jsonl"), "--downstream", "val/aime24/mean@64"]
-    typed(command)
-    found = answer(command)
-    slope = found["regression"]
-    print(f"  {found['words']}: slope {slope['slope']:.2f} ({slope['slope_low']:.2f} to {slope['slope_high']:.2f})")
-    print("  (by its law it gains .6 of what the held-out score gains)")
-
-
-def every_format(logs: Sequence[Path]) -> None:
-    """`scalerl forecast LOG` for each log, two at a time: format, verdict, interval at 2x, and the law's own mean."""
-    heading("A log of every kind")
-    print("  $ scalerl forecast LOG --at 2x      (with --run recipe_c where it holds several)\n")
-    print(f"{'log':<18} {'format found':<21} {'verdict':<16} {'90 % at 2x':<14} law")
-    with ThreadPoolExecutor(WORKERS) as pool:
-        outcomes = list(pool.map(forecast_of, logs))
-    for found in outcomes:
-        print(line_of(found))
-    judged = [found for found in outcomes if found.truth is not None]
-    print(f"\n  The law's mean lies inside {sum(o.inside for o in judged)} of {len(judged)} intervals.")
-
-
-def forecast_of(path: Path) -> Outcome:
-    several = ["--run", "recipe_c"] if path.stem.startswith("recipes_") else []
-    law = make_logs.TRUTH.get(path.name)
-    found = answer(["forecast", str(path), *several, "--at", "2x"], expect=ANSWERED if law else REFUSED)
-    row = found["forecast"][0]
-    truth = law(row["compute"]) if law else None
-    form = found["source"]["format"]
-    return Outcome(path.name, form, found["verdict"], row["low"], row["high"], truth, found["vetoes"])
-
-
-def line_of(found: Outcome) -> str:
-    start = f"{found.file:<18} {found.format:<21} {found.verdict:<16} "
-    if found.truth is None:
-        return start + found.vetoes[0].partition(":")[0]
-    return start + f"[{found.low:.3f}, {found.high:.3f}] {found.truth:.3f}" + ("" if found.inside else " outside")
-
-
-def against_law(compute: float, score: float, low: float, high: float) -> str:
-    truth = make_logs.RUN(compute)
-    where = "inside" if low <= truth <= high else "outside"
+def verdict(outcome: Outcome) -> str:
+    where = "inside" if outcome.held else "outside"
     return (
-        f"at {compute:,.0f} GPU-hours the law gives {truth:.3f}: {where} [{low:.3f}, {high:.3f}]; "
-        f"forecast {score:.3f}, error {score - truth:+.3f}"
+        f"Held-out pass rate rose from {outcome.start:.3f} to {outcome.end:.3f} in {outcome.evaluations} evaluations. "
+        f"At half time, {outcome.half_flops:.3g} flops, the forecast for {outcome.end_flops:.3g} was "
+        f"{outcome.score:.3f} [{outcome.low:.3f}, {outcome.high:.3f}]: what came lies {where} the 90 % interval."
     )
 
 
-def say(text: str, mark: str = "") -> None:
-    indent = "  " + " " * len(mark)
-    print(textwrap.fill(mark + text, WIDTH, initial_indent="  ", subsequent_indent=indent, break_on_hyphens=False))
-
-
-def typed(command: Sequence[str]) -> None:
-    """Print a command as one would type it."""
-    whole = f"$ scalerl {' '.join(command)}"
-    # Only the spaces before options may break, so that the lines can be pasted as they stand.
-    pieces = textwrap.wrap(re.sub(r" (?!--)", "\0", whole), WIDTH - 6, break_on_hyphens=False, break_long_words=False)
-    print("  " + " \\\n      ".join(pieces).replace("\0", " "))
-
-
-def answer(command: Sequence[str], expect: int = ANSWERED) -> dict[str, Any]:
-    """The JSON of a command."""
-    found: dict[str, Any] = json.loads(run([*command, "--json"], expect))
+def forecast(run: Path, *options: object, show: bool = True) -> dict[str, Any]:
+    """What `scalerl forecast --json` says of the run; shown in words too."""
+    if show:
+        scalerl("forecast", run, *options, expect=(ANSWERED, REFUSED))
+    text = scalerl("forecast", run, *options, "--json", expect=(ANSWERED, REFUSED), show=False)
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
-def run(command: Sequence[str], expect: int = ANSWERED) -> str:
-    """Standard output of a command.
+def scalerl(*words: object, expect: Sequence[int] = (ANSWERED,), show: bool = True) -> str:
+    """Run a command: on this terminal and echoed, or for its output.
 
     Raises:
-        DemoFailed: its exit code is not the expected one.
+        DemoFailed: its exit code is not an expected one.
     """
-    encoding = sys.stdout.encoding or "utf-8"
-    done = subprocess.run([sys.executable, "-m", "scalerl", *command], capture_output=True, encoding=encoding,
-                          env={**os.environ, "PYTHONIOENCODING": encoding})  # fmt: skip
-    if done.returncode != expect:
-        raise DemoFailed(
-            f"scalerl {' '.join(command)} ended with {done.returncode}, not {expect}: {done.stderr.strip()}"
-        )
-    return done.stdout
+    line = [str(word) for word in words]
+    if show:
+        print(f"  $ scalerl {' '.join(line)}\n", flush=True)
+    done = subprocess.run([sys.executable, "-m", "scalerl", *line], stdout=None if show else subprocess.PIPE, text=True)
+    if done.returncode not in expect:
+        raise DemoFailed(f"scalerl {' '.join(line)} ended with {done.returncode}")
+    return done.stdout or ""
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
+def say(text: str) -> None:
+    print(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False) + "\n")
 
 
 def heading(title: str) -> None:

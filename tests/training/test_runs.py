@@ -253,3 +253,12 @@ def test_a_trainer_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkey
     with pytest.raises(EngineDied, match="signal 9"):
         train(settings(), tmp_path / "run")
     assert len(tries) == 1 + module._ATTEMPTS
+
+
+def test_a_finished_run_that_is_prolonged_keeps_its_last_evaluation(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(settings("engines.launch=inline", "steps=4"), run)
+    before = rows(run)
+    resume(run, steps=6)
+    assert rows(run)[: len(before)] == before
+    assert [row["step"] for row in rows(run, "eval")] == [0, 2, 4, 6]

@@ -240,6 +240,7 @@ class Controller:
         for row in result.rows:  # training has gone on: the score belongs to what its policy had cost
             spent = self._spent | {"evaluation": compute["evaluation"]}
             self._write("eval", row | {"seconds_evaluation": result.seconds, "compute": spent})
+        self._saved = -1  # a checkpoint of this step does not know it, and the run would evaluate again
         return True
 
     def _wait_for_evaluation(self) -> None:
