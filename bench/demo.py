@@ -1,4 +1,4 @@
-"""`make demo` with ten seeds: does training rise, and does the forecast at half time hold the end? Prints one JSON line.
+"""`make demo` with ten seeds: does training rise, and does the forecast at half time hold the end? One JSON line.
 
     python bench/demo.py [--seeds 10] [--out demo/seeds]
 
