@@ -34,14 +34,14 @@ def fused_body(model: nn.Module, bf16: bool, recompute: bool = False) -> FusedBo
         bf16: matmuls in bf16; norms, rotation, attention and the residual stream stay in fp32.
         recompute: each layer once more in the backward pass, for memory.
     """
-    if not _covered(model):
+    if not covered(model):
         return None
     run = FusedBody(model, bf16, recompute)
     return run if _agrees(model) else None
 
 
 @dataclass(frozen=True)
-class _LayerWeights:
+class LayerWeights:
     """What one layer multiplies with: in the master's dtype for the gradient, and cast once for all micro-batches."""
 
     masters: tuple[Tensor, Tensor, Tensor, Tensor]  # query-key-value, output, gate-up, down
@@ -59,7 +59,7 @@ class FusedBody:
         self.epsilon = float(config.rms_norm_eps)
         self.dtype = torch.bfloat16 if bf16 else next(model.parameters()).dtype
         self.recompute = recompute
-        self._folded: list[_LayerWeights] | None = None
+        self._folded: list[LayerWeights] | None = None
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class FusedBody:
 
         The parameters' gradients are complete only after it, and no weight may change within.
         """
-        graph = [self._fold(layer) for layer in self.body.layers]
+        graph = [fold(layer, self.dtype) for layer in self.body.layers]
         roots = [t for layer in graph for t in (*layer.masters, layer.head_scale) if t is not None]
         leaves = {id(root): root.detach().requires_grad_(root.requires_grad) for root in roots}
         self._folded = [_cut(layer, leaves) for layer in graph]
@@ -86,7 +86,7 @@ class FusedBody:
         half = cos.shape[-1] // 2
         sin = torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], -1)  # signs of rotate_half
         for i, layer in enumerate(self.body.layers):
-            weights = self._folded[i] if self._folded is not None else self._fold(layer)
+            weights = self._folded[i] if self._folded is not None else fold(layer, self.dtype)
             scaling = layer.self_attn.scaling
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(self._layer, weights, x, rows, cos[0, :, None], sin, scaling, use_reentrant=False)
@@ -94,7 +94,7 @@ class FusedBody:
                 x = self._layer(weights, x, rows, cos[0, :, None], sin, scaling)
         return _norm(x, self.body.norm.weight, self.epsilon).view(rows, width, -1)
 
-    def _layer(self, w: _LayerWeights, x: Tensor, rows: int, cos: Tensor, sin: Tensor, scaling: float) -> Tensor:
+    def _layer(self, w: LayerWeights, x: Tensor, rows: int, cos: Tensor, sin: Tensor, scaling: float) -> Tensor:
         """(n, d) residual stream after one layer, n = rows x width."""
         qkv = _norm_linear(x, w.masters[0], w.casts[0], self.epsilon)
         qkv = qkv.view(rows, len(x) // rows, self.heads + 2 * self.kv_heads, -1)
@@ -107,31 +107,35 @@ class FusedBody:
         gate_up = _norm_linear(x, w.masters[2], w.casts[2], self.epsilon)
         return x + _swiglu_linear(gate_up, w.masters[3], w.casts[3])
 
-    def _fold(self, layer: Any) -> _LayerWeights:
-        attention, mlp = layer.self_attn, layer.mlp
-        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
-        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        masters = (
-            qkv * layer.input_layernorm.weight,
-            attention.o_proj.weight,
-            gate_up * layer.post_attention_layernorm.weight,
-            mlp.down_proj.weight,
-        )
-        a, b, c, d = (m.detach().to(self.dtype) for m in masters)
-        head_scale = None
-        if hasattr(attention, "q_norm"):
-            query, key = attention.q_norm.weight, attention.k_norm.weight
-            head_scale = torch.cat([query.expand(self.heads, -1), key.expand(self.kv_heads, -1)])
-        return _LayerWeights(masters, (a, b, c, d), head_scale)
+
+def fold(layer: Any, dtype: torch.dtype) -> LayerWeights:
+    """What a layer of a covered model (`covered`) multiplies with; the casts have this dtype and no gradient."""
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+    gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+    masters = (
+        qkv * layer.input_layernorm.weight,
+        attention.o_proj.weight,
+        gate_up * layer.post_attention_layernorm.weight,
+        mlp.down_proj.weight,
+    )
+    a, b, c, d = (m.detach().to(dtype) for m in masters)
+    head_scale = None
+    if hasattr(attention, "q_norm"):
+        query, key = attention.q_norm.weight, attention.k_norm.weight
+        heads, kv_heads = (proj.weight.shape[0] // len(query) for proj in (attention.q_proj, attention.k_proj))
+        head_scale = torch.cat([query.expand(heads, -1), key.expand(kv_heads, -1)])
+    return LayerWeights(masters, (a, b, c, d), head_scale)
 
 
-def _cut(layer: _LayerWeights, leaves: dict[int, Tensor]) -> _LayerWeights:
+def _cut(layer: LayerWeights, leaves: dict[int, Tensor]) -> LayerWeights:
     """The same with leaves in the place of what the graph computed."""
     a, b, c, d = (leaves[id(m)] for m in layer.masters)
-    return _LayerWeights((a, b, c, d), layer.casts, None if layer.head_scale is None else leaves[id(layer.head_scale)])
+    return LayerWeights((a, b, c, d), layer.casts, None if layer.head_scale is None else leaves[id(layer.head_scale)])
 
 
-def _inverse_rms(x: Tensor, epsilon: float) -> Tensor:
+def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
+    """(..., 1) factor that gives the last dimension a root mean square of 1."""
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return norm.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()
 
@@ -147,7 +151,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
-        inverse = _inverse_rms(x, epsilon)
+        inverse = inverse_rms(x, epsilon)
         unit = x * inverse
         ctx.save_for_backward(unit, inverse, scale)
         return unit * scale
@@ -163,7 +167,7 @@ class _NormLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, master: Tensor, cast: Tensor, epsilon: float) -> Tensor:
-        inverse = _inverse_rms(x, epsilon)
+        inverse = inverse_rms(x, epsilon)
         unit = (x * inverse).to(cast.dtype)
         ctx.save_for_backward(unit, inverse, cast)
         ctx.dtype = master.dtype
@@ -227,7 +231,7 @@ class _Rotated(torch.autograd.Function):
         inverse = None
         own_cos, own_sin, half = cos, sin, cos.shape[-1] // 2
         if scale is not None:
-            inverse = _inverse_rms(unit, epsilon)
+            inverse = inverse_rms(unit, epsilon)
             unit = unit * inverse
             own_cos, own_sin = cos * scale, sin * scale.roll(half, -1)
         out = torch.addcmul(unit * own_cos, unit.roll(half, -1), own_sin)
@@ -260,7 +264,8 @@ _swiglu_linear: Callable[..., Tensor] = _SwigluLinear.apply
 _rotated: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Rotated.apply
 
 
-def _covered(model: nn.Module) -> bool:
+def covered(model: nn.Module) -> bool:
+    """Whether the formulas here are this architecture's."""
     config: Any = model.config
     if config.model_type not in ARCHITECTURES or next(model.parameters()).device.type != "cpu":
         return False

@@ -5,8 +5,10 @@ may be taken over; running rollouts then go on with the KV cache they have. A sl
 from an empty cache, so no new rollout ever sees keys of older weights. Each token knows the policy version that
 computed it and its log-probability from the very logits that sampled it.
 
-Left out on purpose: paged memory, prefix sharing, speculative decoding. vLLM has them; this engine is the reference
-that is exact, small and runs anywhere.
+Rollouts of one group have the same prompt: while the weights stay, its keys are computed once and copied.
+
+Left out on purpose: paged memory, sharing of partial prefixes, speculative decoding. vLLM has them; this engine is the
+reference that is exact, small and runs anywhere.
 """
 
 from __future__ import annotations
@@ -21,19 +23,21 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from scalerl.engines.fused_decode import fused_decoder
 from scalerl.engines.head import head_logits
-from scalerl.engines.length_control import LengthControl, LengthLimits
+from scalerl.engines.length_control import LengthLimits
 from scalerl.engines.model import body, head_weight, named_tensors
 from scalerl.engines.sampling import sample
 from scalerl.engines.slot_cache import SlotCache
+from scalerl.engines.slots import Slots
 from scalerl.errors import InputError
 from scalerl.protocols import WeightSource
-from scalerl.types import Prompt, Rollout
+from scalerl.types import IntArray, Prompt, Rollout
 
-_REACH_STEP = 16
+_REACH_STEP = 8
 """Attention looks at keys up to the longest row, rounded up to this: fewer different shapes."""
-_ALL_ROWS_SHARE = 0.75
-"""With at least this share of slots running, all are computed: a view of the cache is cheaper than a copy."""
+_RUNNING_SHARE = 0.75
+"""All slots up to the last that runs are computed. When fewer than this share of them run, rollouts move together."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +65,17 @@ class TorchGenerator:
         self.model, self.settings, self.version = model, settings, version
         self.model.train(False)
         length = settings.prompt_tokens + settings.limits.most
-        dtype = next(model.parameters()).dtype
         self._body, self._weights = body(model), named_tensors(model)
         self._cache_name = "cache" if "cache" in inspect.signature(self._body.forward).parameters else "past_key_values"
+        self._fused = fused_decoder(model, length)
+        dtype = next(model.parameters()).dtype if self._fused is None else self._fused.dtype
         self._cache = SlotCache(model.config, settings.slots, length, dtype)
-        self._control = LengthControl(settings.limits, settings.slots)
+        self._slots = Slots(settings.limits, settings.slots)
         self._rng = torch.Generator().manual_seed(settings.seed)
         self._queue: deque[tuple[int, Prompt]] = deque()
         self._finished: list[Rollout] = []
         self._pending: tuple[int, WeightSource] | None = None
-        self._running: list[tuple[int, Prompt] | None] = [None] * settings.slots
-        self._active = torch.zeros(settings.slots, dtype=torch.bool)
-        self._next_input = torch.zeros(settings.slots, dtype=torch.long)
-        self._position = torch.zeros(settings.slots, dtype=torch.long)
-        self._count = torch.zeros(settings.slots, dtype=torch.long)
-        shape = (settings.slots, settings.limits.most)
-        self._tokens, self._versions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
-        self._logprobs, self._mask = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+        self._filled = FilledPrompts()
         self._window = int(getattr(model.config, "sliding_window", None) or 0)
         self._layer_types = set(getattr(model.config, "layer_types", None) or ["full_attention"])
         self.tokens_generated = self.tokens_prefilled = self.decode_steps = 0
@@ -109,7 +107,7 @@ class TorchGenerator:
         """Counters for the ledger and for balancing."""
         return {
             "version": self.version,
-            "running": int(self._active.sum()),
+            "running": int(self._slots.active.sum()),
             "queued": len(self._queue),
             "tokens_generated": self.tokens_generated,
             "tokens_prefilled": self.tokens_prefilled,
@@ -123,23 +121,26 @@ class TorchGenerator:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return not self._queue and not bool(self._active.any())
+        return not self._queue and not self._slots.active.any()
 
     @torch.inference_mode()
     def step(self) -> None:
         """Take over waiting weights, refill free slots, and decode one token of every running rollout."""
         self._take_over_weights()
         self._refill()
-        rows = torch.nonzero(self._active)[:, 0]
-        if rows.numel() == 0:
+        rows = self._move_together()
+        if rows.size == 0:
             return
-        everything = rows.numel() >= _ALL_ROWS_SHARE * self.settings.slots
-        hidden = self._decode(None if everything else rows)
+        hidden = self._decode(int(rows[-1]) + 1)
+        if rows.size < len(hidden):
+            hidden = hidden[torch.from_numpy(rows)]
         temperature = self.settings.temperature
-        hidden = hidden[rows] if everything else hidden
         logits = head_logits(hidden, head_weight(self.model), temperature or 1.0, self.settings.fp32_head)
         sampled, logprobs = sample(logits, self._rng, greedy=temperature == 0)
-        self._record(rows, sampled, logprobs)
+        generated, ended = self._slots.record(rows, sampled.numpy(), logprobs.numpy(), self.version)
+        self._finished += ended
+        self.tokens_generated += generated
+        self.decode_steps += 1
 
     def _take_over_weights(self) -> None:
         if self._pending is None:
@@ -153,48 +154,69 @@ class TorchGenerator:
             else:
                 weight.data.copy_(tensor)
         self.version = version
+        self._filled.forget_all()  # new rollouts must not see keys of older weights
+        if self._fused is not None:
+            self._fused.refold()
 
     def _refill(self) -> None:
-        free = torch.nonzero(~self._active)[:, 0][: len(self._queue)]
-        if free.numel() == 0:
+        free = np.flatnonzero(~self._slots.active)[: len(self._queue)]
+        if free.size == 0:
             return
-        taken = [self._queue.popleft() for _ in range(free.numel())]
-        lengths = torch.tensor([len(prompt.token_ids) for _, prompt in taken])
-        for slot, item in zip(free.tolist(), taken, strict=True):
-            self._running[slot] = item
-        self._active[free] = True
-        self._position[free] = lengths - 1
-        self._next_input[free] = torch.tensor([prompt.token_ids[-1] for _, prompt in taken])
-        self._count[free] = 0
-        self._control.start(free, self._rng)
-        self._prefill(free, taken, lengths - 1)
+        taken = [self._queue.popleft() for _ in range(free.size)]
+        self._slots.start(free, taken, self._rng)
+        prompts = [prompt.token_ids for _, prompt in taken]
+        new, copied = self._filled.assign(free.tolist(), prompts)
+        if new:
+            self._prefill(list(new.values()), list(new))
+        if copied:
+            sources, targets = torch.tensor(copied).T
+            longest = max(map(len, prompts)) - 1
+            self._cache.copy(sources, targets, longest)
 
-    def _prefill(self, slots: torch.Tensor, taken: list[tuple[int, Prompt]], lengths: torch.Tensor) -> None:
+    def _prefill(self, slots: list[int], prompts: list[tuple[int, ...]]) -> None:
         """Fill the cache with all but the last token of each prompt: that one is the first decode step's input."""
-        longest = int(lengths.max())
+        longest = max(map(len, prompts)) - 1
         if longest == 0:
             return
-        tokens = torch.zeros(len(taken), longest, dtype=torch.long)
-        for i, (_, prompt) in enumerate(taken):
-            tokens[i, : len(prompt.token_ids) - 1] = torch.tensor(prompt.token_ids[:-1], dtype=torch.long)
         # Padding lies right of the prompt: what it writes is overwritten or masked before anybody looks at it.
-        position = torch.arange(longest).expand(len(taken), longest)
-        self._forward(tokens, slots, position, longest)
-        self.tokens_prefilled += int(lengths.sum())
+        tokens = torch.tensor([[*ids[:-1], *[0] * (longest + 1 - len(ids))] for ids in prompts])
+        rows = torch.tensor(slots)
+        if self._fused is not None:
+            self._fused.prefill(tokens, rows, self._cache)
+        else:
+            position = torch.arange(longest).expand(len(prompts), longest)
+            self._forward(tokens, rows, position, position, longest)
+        self.tokens_prefilled += sum(len(ids) - 1 for ids in prompts)
 
-    def _decode(self, rows: torch.Tensor | None) -> torch.Tensor:
-        """(b, hidden) last hidden state of the rows after their next input."""
-        position = self._position if rows is None else self._position[rows]
-        tokens = self._next_input if rows is None else self._next_input[rows]
-        reach = int(self._position[self._active].max()) + 1
-        reach = min(-(-reach // _REACH_STEP) * _REACH_STEP, self._cache.key_store.shape[3])
-        # A free slot computes too when all rows do; it writes at its stale position, which a refill overwrites.
-        return self._forward(tokens[:, None], rows, position.clamp(max=reach - 1)[:, None], reach)[:, 0]
+    def _move_together(self) -> IntArray:
+        """The slots that run, after filling holes with the last ones where too many would be computed for nothing."""
+        rows = self._slots.rows
+        if rows.size == 0 or rows.size >= _RUNNING_SHARE * (rows[-1] + 1):
+            return rows
+        sources = rows[rows >= rows.size]
+        targets = np.flatnonzero(~self._slots.active[: rows.size])
+        reach = int(self._slots.position[sources].max()) + 1
+        self._cache.copy(torch.from_numpy(sources), torch.from_numpy(targets), reach)
+        self._slots.move(sources, targets)
+        self._filled.forget(targets.tolist())
+        return self._slots.rows
+
+    def _decode(self, n: int) -> torch.Tensor:
+        """(n, hidden) last hidden state of the first n slots after their next input."""
+        active = self._slots.active[:n]
+        # A free slot computes too; it writes where nobody reads, for the prompt in it may yet be copied.
+        position = np.where(active, self._slots.position[:n], 0)
+        at = torch.from_numpy(np.where(active, position, self._cache.length))
+        reach = min(-(-(int(position.max()) + 1) // _REACH_STEP) * _REACH_STEP, self._cache.length)
+        tokens, where = torch.from_numpy(self._slots.next_input[:n]), torch.from_numpy(position)
+        if self._fused is not None:
+            return self._fused.decode(tokens, where, at, self._cache, reach)
+        return self._forward(tokens[:, None], None, where[:, None], at[:, None], reach)[:, 0]
 
     def _forward(
-        self, tokens: torch.Tensor, rows: torch.Tensor | None, position: torch.Tensor, reach: int
+        self, tokens: torch.Tensor, rows: torch.Tensor | None, position: torch.Tensor, at: torch.Tensor, reach: int
     ) -> torch.Tensor:
-        self._cache.place(rows, position, reach)
+        self._cache.place(rows, at, reach)
         key = torch.arange(reach)
         mask = (key <= position[:, :, None])[:, None]
         masks: Any = mask
@@ -206,35 +228,43 @@ class TorchGenerator:
         hidden: torch.Tensor = out.last_hidden_state
         return hidden
 
-    def _record(self, rows: torch.Tensor, sampled: torch.Tensor, logprobs: torch.Tensor) -> None:
-        token, from_policy, stopped, ran_out = self._control.advance(rows, sampled)
-        at = (rows, self._count[rows])
-        self._tokens[at], self._versions[at] = token, self.version
-        self._logprobs[at], self._mask[at] = torch.where(from_policy, logprobs, 0.0), from_policy
-        self._count[rows] += 1
-        self._position[rows] += 1
-        self._next_input[rows] = token
-        self.tokens_generated += int(from_policy.sum())
-        self.decode_steps += 1
-        done = stopped | ran_out
-        for slot, by_end in zip(rows[done].tolist(), stopped[done].tolist(), strict=True):
-            self._finish(slot, by_end)
 
-    def _finish(self, slot: int, by_end: bool) -> None:
-        running = self._running[slot]
-        assert running is not None  # only active slots finish
-        group_id, prompt = running
-        n = int(self._count[slot])
+class FilledPrompts:
+    """Which slot holds the keys of which prompt, computed with the weights of now."""
 
-        def cut(store: torch.Tensor) -> np.ndarray[Any, Any]:
-            return store[slot, :n].numpy().copy()
+    def __init__(self) -> None:
+        self._slot_of: dict[tuple[int, ...], int] = {}
+        self._prompt_in: dict[int, tuple[int, ...]] = {}
 
-        self._finished.append(
-            Rollout(
-                prompt, group_id, cut(self._tokens), cut(self._logprobs), cut(self._mask), cut(self._versions),
-                "stop" if by_end else "length", bool(self._control.interrupted[slot]),
-            )
-        )  # fmt: skip
-        self._running[slot] = None
-        self._active[slot] = False
-        self._position[slot] = 0
+    def assign(
+        self, slots: list[int], prompts: list[tuple[int, ...]]
+    ) -> tuple[dict[tuple[int, ...], int], list[tuple[int, int]]]:
+        """Let slots hold these prompts from now on.
+
+        Returns:
+            Slots to compute the prompts in that no slot holds, and then (source, target) slots to copy.
+        """
+        self.forget(slots)
+        new: dict[tuple[int, ...], int] = {}
+        held = {prompt: self._slot_of[prompt] for prompt in prompts if prompt in self._slot_of}
+        copied = []
+        for slot, prompt in zip(slots, prompts, strict=True):
+            source = held.get(prompt, new.get(prompt))  # never one that is still to be copied to
+            if source is None:
+                new[prompt] = slot
+            else:
+                copied.append((source, slot))
+            self._slot_of[prompt] = slot  # the youngest will live longest
+            self._prompt_in[slot] = prompt
+        return new, copied
+
+    def forget(self, slots: list[int]) -> None:
+        """These slots are about to hold something else."""
+        for slot in slots:
+            prompt = self._prompt_in.pop(slot, None)
+            if prompt is not None and self._slot_of.get(prompt) == slot:
+                del self._slot_of[prompt]
+
+    def forget_all(self) -> None:
+        self._slot_of.clear()
+        self._prompt_in.clear()
