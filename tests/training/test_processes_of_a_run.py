@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -87,6 +88,30 @@ def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
         assert "signal 9" in event["reason"]
         assert "trainer replaced" in output
     assert rows(run, "event")[-1]["reason"] == "steps"
+
+
+def test_kills_at_ten_random_moments_lose_no_run(tmp_path: Path, started: list[Command]) -> None:
+    rng = random.Random(0)
+    run = tmp_path / "run"
+    command = Command("train", *MANY, "steps=5000", "evaluation.every=20", "checkpoints.every=5", "--out", str(run))
+    started.append(command)
+    wait_for_step(run, 1, command)
+    for _ in range(10):
+        time.sleep(rng.uniform(0.1, 5.0))  # some while the last victim's successor still starts
+        engines = list(command.children().values())
+        assert engines, command.output()
+        os.kill(rng.choice(engines), signal.SIGKILL)
+    os.kill(command.process.pid, signal.SIGTERM)  # however far it has come
+    output = command.output()
+    assert command.process.returncode == 0, output
+    last = rows(run, "train")[-1]["step"]
+    assert last > 1
+    assert every_step_once(run, last)
+    assert "replaced" in output
+    resumed = Command("resume", str(run), "--steps", str(last + 5))
+    started.append(resumed)
+    assert "ended at step" in resumed.output()
+    assert every_step_once(run, last + 5)
 
 
 def test_sigterm_writes_a_checkpoint_resume_goes_on_and_the_model_is_one(
