@@ -68,6 +68,20 @@ def test_logprobs_are_those_of_a_plain_forward_at_the_same_temperature(config: d
         assert np.allclose(rollout.generator_logprobs[mask], expected[mask], atol=2e-5)
 
 
+@pytest.mark.parametrize("config", [QWEN, MOE], ids=str)
+def test_a_group_that_is_admitted_in_parts_shares_only_what_is_there(config: dict) -> None:
+    model = build_model(config, seed=1)
+    generator = TorchGenerator(model, GeneratorSettings(6, 8, THINK))
+    generator.submit([(i, prompt) for i, prompt in prompts(5, seed=3) for _ in range(9)])
+    while not generator.idle:
+        generator.step()
+    rollouts = generator.poll()
+    assert len(rollouts) == 45
+    for rollout in rollouts:
+        mask = rollout.loss_mask
+        assert np.allclose(rollout.generator_logprobs[mask], recomputed(model, rollout)[mask], atol=2e-5)
+
+
 def test_the_slots_a_rollout_shares_do_not_matter() -> None:
     model = build_model(QWEN, seed=1)
     few, many = (run(model, PLAIN, slots=s, temperature=0.0) for s in (2, 20))
