@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalerl.engines.fused import LayerWeights, covered, fold, inverse_rms
+from scalerl.engines.fused import LayerWeights, covered, fold
 from scalerl.engines.model import body
 from scalerl.engines.slot_cache import SlotCache
 
@@ -59,7 +59,10 @@ class FusedDecoder:
         """Take over the model's weights as they are now."""
         self._layers = [fold(layer, self.weight_dtype) for layer in self.body.layers]
         self._scaling = [float(layer.self_attn.scaling) for layer in self.body.layers]
-        self._scales = [None if w.head_scale is None else w.head_scale.detach().to(self.dtype) for w in self._layers]
+        self._scales = [None if w.head_scale is None else w.head_scale.to(self.dtype, copy=True) for w in self._layers]
+        for scale, scaling in zip(self._scales, self._scaling, strict=True):
+            if scale is not None:
+                scale[: self.heads] *= scaling  # a query's norm and attention's scaling in one
 
     def decode(self, tokens: Tensor, position: Tensor, at: Tensor, cache: SlotCache, reach: int) -> Tensor:
         """One step of the first n slots.
@@ -85,7 +88,7 @@ class FusedDecoder:
             scores.view(n, self.heads, reach).add_(hidden)
             mixed = torch.bmm(torch.softmax(scores, -1), values)
             x = self._finish(weights, x, mixed.view(n, -1))
-        return x.mul_(inverse_rms(x, self.epsilon)).mul_(self.body.norm.weight)
+        return self._normed(x).mul_(self.body.norm.weight)
 
     def prefill(self, tokens: Tensor, slots: Tensor, cache: SlotCache) -> None:
         """Fill the cache of these slots.
@@ -119,9 +122,10 @@ class FusedDecoder:
         qkv = (self._unit(x) @ weights.casts[0].T).to(self.dtype).view(len(x), turned + self.kv_heads, -1)
         unit = qkv[:, :turned]
         if scale is not None:
-            unit = (unit * inverse_rms(unit, self.epsilon)).mul_(scale)
+            unit = self._normed(unit) * scale
         rotated = (unit * cos).addcmul_(unit.roll(half, -1), sin)
-        return rotated[:, : self.heads] * self._scaling[i], rotated[:, self.heads :], qkv[:, turned:]
+        query = rotated[:, : self.heads]
+        return query if scale is not None else query * self._scaling[i], rotated[:, self.heads :], qkv[:, turned:]
 
     def _finish(self, weights: LayerWeights, x: Tensor, mixed: Tensor) -> Tensor:
         """The layer's output: attention's projection and the MLP added to the residual stream."""
@@ -131,7 +135,10 @@ class FusedDecoder:
         return self._add_product(x, functional.silu(gate).mul_(up), down)
 
     def _unit(self, x: Tensor) -> Tensor:
-        return (x * inverse_rms(x, self.epsilon)).to(self.weight_dtype)
+        return self._normed(x).to(self.weight_dtype)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, x.shape[-1:], eps=self.epsilon)
 
     def _add_product(self, x: Tensor, a: Tensor, weight: Tensor) -> Tensor:
         if x.dtype == a.dtype:

@@ -14,6 +14,7 @@ reference that is exact, small and runs anywhere.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from scalerl.engines.fused_decode import fused_decoder
 from scalerl.engines.head import head_logits
 from scalerl.engines.length_control import LengthLimits
 from scalerl.engines.model import body, head_weight, named_tensors
+from scalerl.engines.prompt_keys import FilledPrompts
 from scalerl.engines.sampling import sample
 from scalerl.engines.slot_cache import SlotCache
 from scalerl.engines.slots import Slots
@@ -38,6 +40,11 @@ _REACH_STEP = 8
 """Attention looks at keys up to the longest row, rounded up to this: fewer different shapes."""
 _RUNNING_SHARE = 0.75
 """All slots up to the last that runs are computed. When fewer than this share of them run, rollouts move together."""
+
+
+_SHELF = 8
+"""Prompts filled ahead of their turn: one forward over eight costs little more than over one."""
+_LOOK_AHEAD = 256
 
 
 @dataclass(frozen=True)
@@ -69,13 +76,13 @@ class TorchGenerator:
         self._cache_name = "cache" if "cache" in inspect.signature(self._body.forward).parameters else "past_key_values"
         self._fused = fused_decoder(model, length)
         dtype = next(model.parameters()).dtype if self._fused is None else self._fused.dtype
-        self._cache = SlotCache(model.config, settings.slots, length, dtype)
+        self._cache = SlotCache(model.config, settings.slots + _SHELF, length, dtype)
         self._slots = Slots(settings.limits, settings.slots)
         self._rng = torch.Generator().manual_seed(settings.seed)
         self._queue: deque[tuple[int, Prompt]] = deque()
         self._finished: list[Rollout] = []
         self._pending: tuple[int, WeightSource] | None = None
-        self._filled = FilledPrompts()
+        self._filled = FilledPrompts(range(settings.slots, settings.slots + _SHELF))
         self._window = int(getattr(model.config, "sliding_window", None) or 0)
         self._layer_types = set(getattr(model.config, "layer_types", None) or ["full_attention"])
         self.tokens_generated = self.tokens_prefilled = self.decode_steps = 0
@@ -134,13 +141,17 @@ class TorchGenerator:
         hidden = self._decode(int(rows[-1]) + 1)
         if rows.size < len(hidden):
             hidden = hidden[torch.from_numpy(rows)]
-        temperature = self.settings.temperature
-        logits = head_logits(hidden, head_weight(self.model), temperature or 1.0, self.settings.fp32_head)
-        sampled, logprobs = sample(logits, self._rng, greedy=temperature == 0)
+        sampled, logprobs = self._sample(rows, hidden)
         generated, ended = self._slots.record(rows, sampled.numpy(), logprobs.numpy(), self.version)
         self._finished += ended
         self.tokens_generated += generated
         self.decode_steps += 1
+
+    def _sample(self, rows: IntArray, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(b,) tokens and (b,) log-probabilities of the slots `rows`, whose (b, d) last states these are."""
+        temperature = self.settings.temperature
+        logits = head_logits(hidden, head_weight(self.model), temperature or 1.0, self.settings.fp32_head)
+        return sample(logits, self._rng, greedy=temperature == 0)
 
     def _take_over_weights(self) -> None:
         if self._pending is None:
@@ -164,14 +175,14 @@ class TorchGenerator:
             return
         taken = [self._queue.popleft() for _ in range(free.size)]
         self._slots.start(free, taken, self._rng)
+        coming = (prompt.token_ids for _, prompt in itertools.islice(self._queue, _LOOK_AHEAD))
         prompts = [prompt.token_ids for _, prompt in taken]
-        new, copied = self._filled.assign(free.tolist(), prompts)
+        new, copied = self._filled.assign(free.tolist(), prompts, coming)
         if new:
             self._prefill(list(new.values()), list(new))
         if copied:
             sources, targets = torch.tensor(copied).T
-            longest = max(map(len, prompts)) - 1
-            self._cache.copy(sources, targets, longest)
+            self._cache.copy(sources, targets, max(map(len, prompts)) - 1)
 
     def _prefill(self, slots: list[int], prompts: list[tuple[int, ...]]) -> None:
         """Fill the cache with all but the last token of each prompt: that one is the first decode step's input."""
@@ -227,44 +238,3 @@ class TorchGenerator:
         out = self._body(input_ids=tokens, attention_mask=masks, position_ids=position, **arguments)
         hidden: torch.Tensor = out.last_hidden_state
         return hidden
-
-
-class FilledPrompts:
-    """Which slot holds the keys of which prompt, computed with the weights of now."""
-
-    def __init__(self) -> None:
-        self._slot_of: dict[tuple[int, ...], int] = {}
-        self._prompt_in: dict[int, tuple[int, ...]] = {}
-
-    def assign(
-        self, slots: list[int], prompts: list[tuple[int, ...]]
-    ) -> tuple[dict[tuple[int, ...], int], list[tuple[int, int]]]:
-        """Let slots hold these prompts from now on.
-
-        Returns:
-            Slots to compute the prompts in that no slot holds, and then (source, target) slots to copy.
-        """
-        self.forget(slots)
-        new: dict[tuple[int, ...], int] = {}
-        held = {prompt: self._slot_of[prompt] for prompt in prompts if prompt in self._slot_of}
-        copied = []
-        for slot, prompt in zip(slots, prompts, strict=True):
-            source = held.get(prompt, new.get(prompt))  # never one that is still to be copied to
-            if source is None:
-                new[prompt] = slot
-            else:
-                copied.append((source, slot))
-            self._slot_of[prompt] = slot  # the youngest will live longest
-            self._prompt_in[slot] = prompt
-        return new, copied
-
-    def forget(self, slots: list[int]) -> None:
-        """These slots are about to hold something else."""
-        for slot in slots:
-            prompt = self._prompt_in.pop(slot, None)
-            if prompt is not None and self._slot_of.get(prompt) == slot:
-                del self._slot_of[prompt]
-
-    def forget_all(self) -> None:
-        self._slot_of.clear()
-        self._prompt_in.clear()

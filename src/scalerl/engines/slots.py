@@ -14,6 +14,7 @@ class Slots:
 
     Attributes:
         active: whether a rollout runs. position: where its next input stands. next_input: that token.
+        count: tokens it has so far. running: its group_id and prompt, None where nothing runs.
     """
 
     def __init__(self, limits: LengthLimits, slots: int) -> None:
@@ -23,7 +24,7 @@ class Slots:
         shape = (slots, limits.most)
         self._tokens, self._versions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self._logprobs, self._mask = np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
-        self._running: list[tuple[int, Prompt] | None] = [None] * slots
+        self.running: list[tuple[int, Prompt] | None] = [None] * slots
 
     def __len__(self) -> int:
         return len(self.active)
@@ -36,7 +37,7 @@ class Slots:
     def start(self, slots: IntArray, taken: list[tuple[int, Prompt]], rng: torch.Generator) -> None:
         """Begin a rollout for each (group_id, prompt); the prompt's last token is the first input."""
         for slot, item in zip(slots.tolist(), taken, strict=True):
-            self._running[slot] = item
+            self.running[slot] = item
         self.active[slots] = True
         self.position[slots] = [len(prompt.token_ids) - 1 for _, prompt in taken]
         self.next_input[slots] = [prompt.token_ids[-1] for _, prompt in taken]
@@ -51,7 +52,7 @@ class Slots:
             state[targets] = state[sources]
         self.control.move(sources, targets)
         for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-            self._running[target], self._running[source] = self._running[source], None
+            self.running[target], self.running[source] = self.running[source], None
         self.active[targets], self.active[sources] = True, False
 
     def record(
@@ -78,11 +79,11 @@ class Slots:
         return int(np.count_nonzero(from_policy)), ended
 
     def _finish(self, slot: int, by_end: bool) -> Rollout:
-        running = self._running[slot]
+        running = self.running[slot]
         assert running is not None  # only active slots finish
         group_id, prompt = running
         n = int(self.count[slot])
-        self._running[slot] = None
+        self.running[slot] = None
         self.active[slot] = False
         return Rollout(
             prompt, group_id, self._tokens[slot, :n].copy(), self._logprobs[slot, :n].copy(),
