@@ -16,7 +16,8 @@ waiting and the controller add is in the wall time alone.
 
     ratio             wall / the longer phase; target 1.15. A generator that decodes with half of its slots empty is
                       busy too, so read it with the next one
-    wall_over_ample   wall time a step, to that of `ample`: what the freshness of the default costs
+    wall_over_ample   wall time a step, to that of `ample`: what the freshness of the default costs;
+                      the runs follow each other, so this one is worth something on an idle machine only
     controller_share  of the wall time: the loop's own (`seconds_controller`); target .05. awake_share: all that is not
                       sleep, so polling, unpickling, verdicts, batches and publishing too
     idle shares, staleness, versions per rollout: as in metrics.jsonl, means

@@ -19,7 +19,18 @@ only where it is near 0. The first steps of each are left out. A step counts all
 ours leaves groups without variance out of the loss, as the recipe says, TRL computes them with advantage 0
 (`trained_share`). Asynchrony is part of what is measured: ours trains on data up to 8 steps old, TRL on none.
 
-TRL's settings were chosen by trying, each alone against the rest of the choice, "ended", two cores: see `TRIED`.
+TRL's settings were chosen with `--tune`, which plays TRL against itself by turns. Seconds a step, "ended", medians of 5
+to 12 steps; each line is one run, on cores of which others used .3 to .9:
+
+    chosen (fp32, 2 threads, one micro-batch of 512, freed memory kept) 1.58 · bf16 autocast 1.98 · bf16 weights 1.73
+    chosen 1.57 · micro-batches of 128 1.53 · eager attention 1.59: no difference that this noise would show
+    chosen 2.15 · freed memory given back 3.39 · threads that sleep 2.76
+
+Threads that sleep instead of spinning (`spin`) had the longer median and yet the higher mean (156 to 92 completions a
+second): spinning threads stall for seconds where others use the cores. So give `--trl-options '{"spin": 100}'` on a
+machine that is not idle. Not by turns, in single runs: one thread 2.7 to 1.9 with two, continuous batching 6.8 to 3.0.
+Not timed: a static cache, and gradient checkpointing, which TRL has on by default and which only saves memory. Always
+off: logs, saves, evaluations, KL, vLLM.
 """
 
 from __future__ import annotations
@@ -210,8 +221,9 @@ def start(variant: str, folder: Path) -> tuple[Path, dict[str, Any]]:
     if variant == "ended":
         return warm, {"name": "arithmetic", **chains}
     path = folder / "chains.jsonl"
+    chain = Arithmetic(**chains)
     with path.open("w") as file:
-        for prompt in Arithmetic(**chains).prompts("train"):
+        for prompt in (*chain.prompts("train"), *chain.prompts("held-out")):  # the file's task splits them alike
             file.write(json.dumps({"prompt": prompt.text, "answer": prompt.answer}) + "\n")
     task = {"name": "file", "path": str(path), "verifier": "contains", "keep_thinking": True}
     return endless(warm, folder / "endless"), task
@@ -355,7 +367,9 @@ def main() -> None:
     for variant in options.variants.split(","):
         with tempfile.TemporaryDirectory() as folder:
             found[variant] = compared(variant, options, Path(folder))
-    print(json.dumps({"bench": "vs_trl", "cores": os.cpu_count(), "trl_options": TRL_OPTIONS, **found}))
+        print(f"{variant}: {found[variant]}", file=sys.stderr)
+    chosen = TRL_OPTIONS | json.loads(options.trl_options)
+    print(json.dumps({"bench": "vs_trl", "cores": os.cpu_count(), "trl_options": chosen, **found}))
 
 
 if __name__ == "__main__":
