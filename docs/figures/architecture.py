@@ -18,10 +18,10 @@ BUILT, LINE, COMING, INK, PALE = "#dbe9f4", "#0072B2", "#ffffff", "#1a1a1a", "#8
 FLOORS = [
     (8, [("cli/", "a file a command", True)]),
     (7, [("study/", "sets of runs", False)]),
-    (6, [("report/", "terminal, pictures", True), ("training/", "assembly", False), ("plan/", "capacity", False)]),
-    (5, [("pipeline/", "controller, buffer", False)]),
-    (4, [("engines/", "generate, train", False), ("tasks/", "verifiers", False)]),
-    (3, [("recipe/", "the algorithm", False)]),
+    (6, [("report/", "terminal, pictures", True), ("training/", "assembly", True), ("plan/", "capacity", False)]),
+    (5, [("pipeline/", "controller, buffer", True)]),
+    (4, [("engines/", "generate, train", True), ("tasks/", "verifiers", True)]),
+    (3, [("recipe/", "the algorithm", True)]),
     (2, [("curves/", "law, fit, forecast, compare, backtest", True)]),
     (1, [("runs/", "readers: RunLog, Curve", True)]),
     (
@@ -29,7 +29,7 @@ FLOORS = [
         [
             ("errors", "one line each", True),
             ("words", "numbers in words", True),
-            ("types, protocols", "laid for training", True),
+            ("types, protocols", "between floors", True),
         ],
     ),
 ]
