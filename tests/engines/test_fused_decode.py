@@ -83,9 +83,7 @@ def recomputed(model: Any, rollout: Rollout) -> np.ndarray:
 
 
 def worst(model: Any, rollouts: list[Rollout]) -> float:
-    return max(
-        float(np.abs(r.generator_logprobs - recomputed(model, r))[r.loss_mask].max()) for r in rollouts
-    )  # fmt: skip
+    return max(float(np.abs(r.generator_logprobs - recomputed(model, r))[r.loss_mask].max()) for r in rollouts)
 
 
 @pytest.mark.parametrize("config", COVERED.values(), ids=COVERED)
@@ -173,6 +171,23 @@ def test_a_groups_prompt_is_computed_once_for_each_version(fused: bool, monkeypa
     new = [r for r in made.poll() if r.oldest_version == 1]
     assert len(new) == 8
     assert worst(model, new) < 2e-5
+
+
+def test_prompts_left_in_slots_that_ended_or_moved_are_still_whole_when_copied() -> None:
+    model = varied(DENSE)
+    made = TorchGenerator(model, GeneratorSettings(20, 8, LIMITS))
+    rng = np.random.default_rng(0)
+    prompts = [prompt for _, prompt in grouped(12, 1)]
+    for wave in range(150):
+        made.submit([(wave, prompts[i]) for i in rng.permutation(12)[:1]])
+        for _ in range(rng.integers(0, 3)):  # more than one free slot, and then a prompt again
+            made.step()
+    while not made.idle:
+        made.step()
+    rollouts = made.poll()
+    assert len(rollouts) == 150
+    assert made.tokens_prefilled < sum(len(r.prompt.token_ids) - 1 for r in rollouts) / 2
+    assert worst(model, rollouts) < 2e-5
 
 
 def test_no_prompt_is_copied_from_a_slot_that_is_written_in_the_same_round() -> None:
