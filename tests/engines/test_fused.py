@@ -47,6 +47,25 @@ def test_values_and_gradients_are_the_model_s(config: dict[str, Any], shape: tup
         torch.testing.assert_close(gradient, true, rtol=0, atol=1e-11 * float(true.abs().max() + 1))
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_rows_that_begin_alike_give_each_their_own_part_of_the_gradient(recompute: bool) -> None:
+    model = varied(DENSE)
+    run = fused_body(model, bf16=False, recompute=recompute)
+    assert run is not None
+    lengths = torch.tensor([6, 3, 9, 9, 9, 1])
+    ids = torch.randint(40, (6, 9), generator=torch.Generator().manual_seed(3))
+    ids[1:5, :5], ids[3] = ids[0, :5], ids[2]  # a prompt in common, a row twice, one that is another's beginning
+    inside = torch.arange(9) < lengths[:, None]
+    pull = torch.randn(6, 9, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) * inside[..., None]
+    results = []
+    for body_of in (run, plain_body(model, bf16=False)):
+        hidden = body_of(ids * inside, lengths)
+        gradients = torch.autograd.grad((hidden.square() * pull).sum(), list(body(model).parameters()))
+        results.append((hidden[inside], *gradients))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11 * float(expected.abs().max() + 1))
+
+
 def test_a_step_of_many_calls_adds_the_same_gradient() -> None:
     model = varied(DENSE)
     run = fused_body(model, bf16=False)

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from scalerl.engines.fused import fused_body
 from scalerl.engines.model import body
 
-Body = Callable[[Tensor], Tensor]
-"""(rows, width) token ids, padded on the right -> (rows, width, d) last hidden state."""
+Body = Callable[[Tensor, Tensor | None], Tensor]
+"""(rows, width) token ids, padded on the right, and (rows,) lengths without padding or None where there is none
+-> (rows, width, d) last hidden state."""
 
 _ATTENTION = "scalerl_fp32_sdpa"
 
@@ -36,7 +37,7 @@ def plain_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = Fa
     run = torch.compile(module, dynamic=True) if compiled else module
     kind = next(model.parameters()).device.type
 
-    def forward(token_ids: Tensor) -> Tensor:
+    def forward(token_ids: Tensor, lengths: Tensor | None = None) -> Tensor:
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=bf16):
             hidden: Tensor = run(input_ids=token_ids, use_cache=False).last_hidden_state
         return hidden
@@ -52,7 +53,9 @@ def choose_dtype(model: nn.Module, tokens: int, width: int = 64) -> Literal["fp3
     if next(model.parameters()).dtype == torch.float64:
         return "fp32"
     rows = max(1, tokens // width)
-    seconds = {bf16: _pass_seconds(model, torch.zeros(rows, width, dtype=torch.long), bf16) for bf16 in (False, True)}
+    vocabulary: int = model.config.vocab_size  # type: ignore[union-attr,assignment]
+    ids = torch.randint(vocabulary, (rows, width), generator=torch.Generator().manual_seed(0))  # rows unlike each other
+    seconds = {bf16: _pass_seconds(model, ids, bf16) for bf16 in (False, True)}
     return "bf16" if seconds[True] < 0.9 * seconds[False] else "fp32"
 
 
@@ -63,7 +66,7 @@ def _pass_seconds(model: nn.Module, token_ids: Tensor, bf16: bool) -> float:
     best = float("inf")
     for _ in range(4):
         started = time.perf_counter()
-        torch.autograd.grad(run(token_ids).float().sum(), parameters, allow_unused=True)
+        torch.autograd.grad(run(token_ids, None).float().sum(), parameters, allow_unused=True)
         best = min(best, time.perf_counter() - started)
     return best
 

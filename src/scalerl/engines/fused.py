@@ -5,6 +5,8 @@ makes a dozen passes, forward and backward. Here a norm's weight is folded into 
 value share one matmul as gate and up do, and each backward pass makes the few passes that its formula needs. Parameters
 are read from the Hugging Face model at every call, or once a step: nothing is kept that could be stale.
 
+States are computed once for all rows that begin alike (`prefix_tree.py`); attention alone sees whole rows.
+
 Only for CPUs, and only where the result has been compared with the model's own (`fused_body`). Rows are padded on the
 right, so plain causal attention is exact.
 """
@@ -22,6 +24,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from scalerl.engines.model import body
+from scalerl.engines.prefix_tree import PrefixTree, prefix_tree
 
 ARCHITECTURES = ("llama", "qwen3")
 _TOLERANCE = 1e-4  # of the largest state, in fp32
@@ -79,33 +82,41 @@ class FusedBody:
         if reached:
             torch.autograd.backward(reached, [leaves[id(root)].grad for root in reached])
 
-    def __call__(self, token_ids: Tensor) -> Tensor:
-        rows, width = token_ids.shape
-        x = functional.embedding(token_ids, self.body.embed_tokens.weight).view(rows * width, -1)
-        cos, sin = self.body.rotary_emb(x, torch.arange(width)[None])
+    def __call__(self, token_ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(rows, width) ids, (rows,) lengths without padding or None -> (rows, width, d), of no meaning at padding."""
+        tree = prefix_tree(token_ids, lengths)
+        x = functional.embedding(tree.tokens, self.body.embed_tokens.weight)
+        cos, sin = (table[0, :, None] for table in self.body.rotary_emb(x, tree.positions[None]))
         half = cos.shape[-1] // 2
-        sin = torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], -1)  # signs of rotate_half
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)  # signs of rotate_half
         for i, layer in enumerate(self.body.layers):
             weights = self._folded[i] if self._folded is not None else fold(layer, self.dtype)
             scaling = layer.self_attn.scaling
             if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(self._layer, weights, x, rows, cos[0, :, None], sin, scaling, use_reentrant=False)
+                x = checkpoint(self._layer, weights, x, tree, cos, sin, scaling, use_reentrant=False)
             else:
-                x = self._layer(weights, x, rows, cos[0, :, None], sin, scaling)
-        return _norm(x, self.body.norm.weight, self.epsilon).view(rows, width, -1)
+                x = self._layer(weights, x, tree, cos, sin, scaling)
+        return _rows(_norm(x, self.body.norm.weight, self.epsilon), tree.node)
 
-    def _layer(self, w: LayerWeights, x: Tensor, rows: int, cos: Tensor, sin: Tensor, scaling: float) -> Tensor:
-        """(n, d) residual stream after one layer, n = rows x width."""
+    def _layer(self, w: LayerWeights, x: Tensor, tree: PrefixTree, cos: Tensor, sin: Tensor, scaling: float) -> Tensor:
+        """(u, d) residual stream after one layer, a row for each node of the tree."""
         qkv = _norm_linear(x, w.masters[0], w.casts[0], self.epsilon)
-        qkv = qkv.view(rows, len(x) // rows, self.heads + 2 * self.kv_heads, -1)
-        query, key, value = _rotated(qkv, w.head_scale, cos, sin, self.epsilon, self.heads, self.kv_heads)
+        qkv = qkv.view(1, len(x), self.heads + 2 * self.kv_heads, -1)
+        states = _rotated(qkv, w.head_scale, cos, sin, self.epsilon, self.heads, self.kv_heads)
+        query, key, value = (_rows(t[0].flatten(1), tree.paths).view(*tree.paths.shape, *t.shape[2:]) for t in states)
         mixed = functional.scaled_dot_product_attention(
             query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=True,
             scale=scaling,
         )  # fmt: skip
-        x = x + _linear(mixed.transpose(1, 2).reshape(len(x), -1), w.masters[1], w.casts[1])
+        mixed = mixed.transpose(1, 2).flatten(2)
+        x = x + _linear(_rows(mixed.flatten(0, 1), tree.place), w.masters[1], w.casts[1])
         gate_up = _norm_linear(x, w.masters[2], w.casts[2], self.epsilon)
         return x + _swiglu_linear(gate_up, w.masters[3], w.casts[3])
+
+
+def _rows(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of a table; as an embedding, whose backward pass adds up rows many times faster than index_select's."""
+    return functional.embedding(index, table)
 
 
 def fold(layer: Any, dtype: torch.dtype) -> LayerWeights:

@@ -26,7 +26,7 @@ class MicroBatch:
     """Some sequences of a batch.
 
     Attributes:
-        token_ids: (rows, width) inputs, padded on the right with 0.
+        token_ids: (rows, width) inputs, padded on the right with 0. lengths: (rows,) inputs without padding.
         sites: (n,) flat index into rows x width of the state that predicts each target.
         targets: (n,) token ids trained on. batch_index: (n,) where each stands in the batch.
         generator_logprobs, advantages, weights: (n,) fp32. sequence_ids: (n,).
@@ -34,6 +34,7 @@ class MicroBatch:
     """
 
     token_ids: Tensor
+    lengths: Tensor
     sites: Tensor
     targets: Tensor
     batch_index: NDArray[np.int64]
@@ -108,6 +109,7 @@ def _gather(batch: Batch, starts: NDArray[np.int64], lengths: NDArray[np.int64])
     at = index.reshape(-1)[sites] + 1
     return MicroBatch(
         token_ids=torch.from_numpy(token_ids),
+        lengths=torch.from_numpy(lengths),
         sites=torch.from_numpy(sites),
         targets=torch.from_numpy(batch.token_ids[at]),
         batch_index=at,

@@ -238,7 +238,7 @@ class TorchTrainer:
 
     def _logprobs(self, model: nn.Module, body: Body, part: MicroBatch) -> tuple[Tensor, Tensor]:
         """Only states that predict a target meet the head."""
-        hidden = body(part.token_ids)
+        hidden = body(part.token_ids, part.lengths)
         chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, part.sites)
         if not self.settings.fp32_head and self.compute == "bf16":
             chosen = chosen.bfloat16()

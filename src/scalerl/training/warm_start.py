@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scalerl.engines.compute import make_body
+from scalerl.engines.compute import Body, make_body
 from scalerl.engines.head import token_logprobs
 from scalerl.engines.model import build_model, export_model, head_weight
 from scalerl.errors import InputError
@@ -112,9 +112,9 @@ def _schedule(step: int, steps: int) -> float:
     return (step + 1) / rise if step < rise else 1 - 0.9 * (step - rise) / max(1, steps - rise)
 
 
-def _loss(model: nn.Module, run: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+def _loss(model: nn.Module, run: Body, inputs: Tensor, targets: Tensor) -> Tensor:
     """Mean over the completions' tokens; targets of -1 count for nothing."""
-    hidden = run(inputs)
+    hidden = run(inputs, None)
     sites = torch.nonzero(targets.reshape(-1) >= 0)[:, 0]
     chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, sites)
     return -token_logprobs(chosen, head_weight(model), targets.reshape(-1)[sites], 1.0)[0].mean()
