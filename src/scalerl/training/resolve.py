@@ -30,8 +30,7 @@ def small(longest: int) -> Tree:
         "prompt_tokens": max(32, 2 * longest + 4), "penalty_longest": room + 12, "penalty_cache": 8,
         "learning_rate": 1.5e-4, "warmup_steps": 5, "adam_beta2": 0.95,
     }  # fmt: skip
-    # Few slots feed the trainer of two cores, and rollouts then live through weight updates as long ones do.
-    return {"recipe": recipe, "engines": {"slots": 48}}
+    return {"recipe": recipe, "engines": {"slots": 128}}
 
 
 def resolve(
