@@ -10,13 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from scalerl.engines.fused import fused_body
-from scalerl.engines.model import body
+from scalerl.engines.model import body, count_parameters
 
 Body = Callable[[Tensor, Tensor | None], Tensor]
 """(rows, width) token ids, padded on the right, and (rows,) lengths without padding or None where there is none
 -> (rows, width, d) last hidden state."""
 
 _ATTENTION = "scalerl_fp32_sdpa"
+_PROBE_FLOPS = 2e11
+_LONG_SECONDS = 0.5
+"""A pass this long is steady: one after the first is enough to tell."""
 
 
 def make_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = False, compiled: bool = False) -> Body:
@@ -48,11 +51,13 @@ def plain_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = Fa
 def choose_dtype(model: nn.Module, tokens: int, width: int = 64) -> Literal["fp32", "bf16"]:
     """Which of the two is faster for one forward and backward pass of this very model: measured, never assumed.
 
-    bf16 must win by a tenth: at equal speed the better precision is for free.
+    bf16 must win by a tenth: at equal speed the better precision is for free. A large model is asked with fewer tokens,
+    or the answer would take minutes.
     """
     if next(model.parameters()).dtype == torch.float64:
         return "fp32"
-    rows = max(1, tokens // width)
+    affordable = max(2 * width, int(_PROBE_FLOPS / (6 * count_parameters(model, active=True))))
+    rows = max(1, min(tokens, affordable) // width)
     vocabulary: int = model.config.vocab_size  # type: ignore[union-attr,assignment]
     ids = torch.randint(vocabulary, (rows, width), generator=torch.Generator().manual_seed(0))  # rows unlike each other
     seconds = {bf16: _pass_seconds(model, ids, bf16) for bf16 in (False, True)}
@@ -60,14 +65,16 @@ def choose_dtype(model: nn.Module, tokens: int, width: int = 64) -> Literal["fp3
 
 
 def _pass_seconds(model: nn.Module, token_ids: Tensor, bf16: bool) -> float:
-    """Best of three after one to warm up; no gradient is left behind."""
+    """Best of three after one to warm up, of one where they are long; no gradient is left behind."""
     run = make_body(model, bf16)
     parameters = [p for p in body(model).parameters() if p.requires_grad]
     best = float("inf")
-    for _ in range(4):
+    for i in range(4):
         started = time.perf_counter()
         torch.autograd.grad(run(token_ids, None).float().sum(), parameters, allow_unused=True)
         best = min(best, time.perf_counter() - started)
+        if i and best > _LONG_SECONDS:
+            break
     return best
 
 
