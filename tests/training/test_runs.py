@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,27 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) ->
         train(settings("recipe.schedule=lockstep", "steps=2"), tmp_path / "run", killer)
     assert resume(tmp_path / "run").outcome.step == 2
     assert [row["step"] for row in rows(tmp_path / "run", "train")] == [1, 2]
+
+
+def test_what_is_missing_of_a_run_is_said_and_never_silently_done_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    train(settings("recipe.schedule=lockstep", "steps=4"), run)
+    log = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match=r"metrics.jsonl: has 0 bytes where step-00000004 was written with"):
+        resume(run)
+    (run / "metrics.jsonl").write_bytes(log)
+    newest, older = run / "checkpoints" / "step-00000004", run / "checkpoints" / "step-00000002"
+    (newest / "manifest.json").unlink()
+    assert resume(run).outcome.step == 4
+    assert "step-00000004: files are missing or cut short" in caplog.text
+    shutil.rmtree(newest)
+    shutil.rmtree(older)
+    with pytest.raises(InputError, match=r"no complete checkpoint, but metrics.jsonl has reached step 4"):
+        resume(run)
+    assert len(rows(run, "train")) == 4
 
 
 def test_a_directory_with_a_run_is_refused(tmp_path: Path) -> None:

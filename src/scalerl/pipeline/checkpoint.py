@@ -6,6 +6,7 @@ checkpoints/step-00000120/{state.json, buffer.safetensors, trainer/..., manifest
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from scalerl.errors import CheckpointError, EngineDied
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d{8,})$")
 _MANIFEST = "manifest.json"
 _STATE, _ARRAYS = "state.json", "buffer.safetensors"
@@ -71,8 +73,12 @@ class Checkpoints:
         return final
 
     def latest(self) -> Path | None:
-        """The newest complete checkpoint; one whose files are missing or cut short is passed over."""
-        return next((path for _, path in reversed(self._all()) if _complete(path)), None)
+        """The newest complete checkpoint; one whose files are missing or cut short is passed over with a warning."""
+        for _, path in reversed(self._all()):
+            if _complete(path):
+                return path
+            _log.warning("%s: files are missing or cut short; an older checkpoint is taken", path)
+        return None
 
     def load(self, path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], Path]:
         """State, arrays, and the folder with the trainer's files.
