@@ -1,11 +1,18 @@
 """The head: closed forms, precision of the matmul itself, and an embedding that stays as it is (TRAPS 1, 4-7, 14)."""
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import tiny
 
+from scalerl.engines.generator import GeneratorSettings, TorchGenerator
 from scalerl.engines.head import head_logits, token_logprobs
+from scalerl.engines.length_control import LengthLimits
 from scalerl.engines.model import body, head_weight
+from scalerl.engines.trainer import TorchTrainer, TrainerSettings
+from scalerl.recipe.assemble import make_batch
+from scalerl.recipe.recipe import Recipe
+from scalerl.types import Group, Prompt
 
 
 def drawn(n: int, d: int, v: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -39,6 +46,42 @@ def test_the_matmul_runs_in_fp32_even_under_autocast() -> None:
     assert fp32.dtype == torch.float32
     assert (fp32 - exact).abs().max() < 1e-4
     assert (cast_too_late - exact).abs().max() > 1e-3  # the test can tell the two apart
+
+
+@pytest.mark.parametrize(("states", "weights"), [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_without_fp32_the_matmul_runs_in_the_lower_precision(states: str, weights: str) -> None:
+    hidden, weight, targets = drawn(64, 128, 40, torch.float32)
+    expected = (hidden.bfloat16() @ weight.bfloat16().T).float()
+    hidden, weight = hidden.to(getattr(torch, states)), weight.to(getattr(torch, weights))
+    assert torch.equal(head_logits(hidden, weight, fp32=False), expected)
+    hidden.requires_grad_(), weight.requires_grad_()
+    logprobs, _ = token_logprobs(hidden, weight, targets, fp32=False)
+    torch.testing.assert_close(logprobs, expected.log_softmax(-1)[torch.arange(64), targets])
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is not None
+    assert (hidden.grad.dtype, weight.grad.dtype) == (hidden.dtype, weight.dtype)
+
+
+def mismatch(fp32_generator: bool, fp32_trainer: bool) -> float:
+    """Mean |difference| of log-probabilities on the same weights, both bodies in bf16."""
+    model = tiny("tied", torch.bfloat16)
+    limits = LengthLimits((0, 0), 12, None, (), (99,))
+    generator = TorchGenerator(model, GeneratorSettings(32, 4, limits, fp32_head=fp32_generator))  # type: ignore[arg-type]
+    generator.submit([(i, Prompt((i, i + 1), str(i), "t")) for i in range(32)])
+    while not generator.idle:
+        generator.step()
+    groups = [Group(r.group_id, (r,), np.ones(1, np.float32)) for r in generator.poll()]
+    batch = make_batch(groups, Recipe(zero_variance="keep", length_control="none"), 0)
+    trainer = TorchTrainer(tiny("tied", torch.bfloat16), TrainerSettings(fp32_head=fp32_trainer, compute="bf16"))
+    difference = trainer.logprobs(batch).numpy() - batch.generator_logprobs
+    return float(np.abs(difference[batch.loss_mask]).mean())
+
+
+def test_generator_and_trainer_take_the_head_in_the_same_precision() -> None:
+    equal = max(mismatch(True, True), mismatch(False, False))
+    unequal = min(mismatch(True, False), mismatch(False, True))  # TRAPS 4: on one side only is worse than on neither
+    assert equal < 0.1 * unequal
 
 
 @pytest.mark.parametrize("kind", ["tied", "untied"])

@@ -20,11 +20,12 @@ def head_logits(hidden: Tensor, weight: Tensor, temperature: float = 1.0, fp32: 
 
     Args:
         hidden: (..., d) last hidden state, after the final norm. weight: (v, d) of the head.
-        temperature: > 0; divides the logits. fp32: False runs the matmul in the hidden state's own dtype.
+        temperature: > 0; divides the logits. fp32: False runs the matmul in the lower precision of the two, since a
+            fused body has fp32 states over bf16 weights, and a trainer fp32 weights under bf16 states.
     """
     with torch.autocast(hidden.device.type, enabled=False):
-        dtype = _compute_dtype(hidden, fp32)
-        logits = (hidden.to(dtype) @ weight.to(dtype).T).to(_compute_dtype(hidden, True))
+        dtype = _compute_dtype(hidden, weight, fp32)
+        logits = (hidden.to(dtype) @ weight.to(dtype).T).to(_result_dtype(hidden))
         return logits if temperature == 1.0 else logits / temperature
 
 
@@ -52,8 +53,12 @@ def token_logprobs(
     return logprobs, entropy
 
 
-def _compute_dtype(hidden: Tensor, fp32: bool) -> torch.dtype:
-    return torch.promote_types(hidden.dtype, torch.float32) if fp32 else hidden.dtype
+def _compute_dtype(hidden: Tensor, weight: Tensor, fp32: bool) -> torch.dtype:
+    return _result_dtype(hidden) if fp32 else min(hidden.dtype, weight.dtype, key=lambda dtype: dtype.itemsize)
+
+
+def _result_dtype(hidden: Tensor) -> torch.dtype:
+    return torch.promote_types(hidden.dtype, torch.float32)
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -63,7 +68,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, fp32: bool, chunk_elements: int
     ) -> tuple[Tensor, Tensor]:
-        out_dtype = _compute_dtype(hidden, True)
+        out_dtype = _result_dtype(hidden)
         logprobs = torch.empty(hidden.shape[0], dtype=out_dtype, device=hidden.device)
         normaliser, entropy = torch.empty_like(logprobs), torch.empty_like(logprobs)
         rows = max(1, chunk_elements // weight.shape[0])
@@ -85,9 +90,9 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, normaliser = ctx.saved_tensors
         temperature, fp32, rows = ctx.settings
-        dtype = _compute_dtype(hidden, fp32)
+        dtype = _compute_dtype(hidden, weight, fp32)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros(weight.shape, dtype=_compute_dtype(hidden, True), device=weight.device)
+        grad_weight = torch.zeros(weight.shape, dtype=_result_dtype(hidden), device=weight.device)
         with torch.autocast(hidden.device.type, enabled=False):
             cast = weight.to(dtype)
             for start in range(0, hidden.shape[0], rows):
