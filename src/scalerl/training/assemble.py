@@ -293,5 +293,6 @@ def decoder(tokenizer: Any) -> Decode:
     if not is_small(tokenizer):
         return lambda token_ids: str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
     special = set(tokenizer.all_special_ids)
-    texts = ["" if i in special else tokenizer.convert_ids_to_tokens(i) for i in range(len(tokenizer))]
-    return lambda token_ids: "".join([texts[i] for i in token_ids])
+    texts = {i: tokenizer.convert_ids_to_tokens(i) for i in range(len(tokenizer)) if i not in special}
+    # An embedding may have more rows than the tokenizer has tokens: what stands for none is no text.
+    return lambda token_ids: "".join([texts.get(i, "") for i in token_ids])

@@ -18,7 +18,7 @@ INITIAL = "initial-model"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the run begins. `folder`: the model's. `end_tokens`: those its generation config names."""
+    """Where the run begins. `folder`: the model's. `end_tokens`: those its config names."""
 
     folder: Path
     tokenizer: Any
@@ -74,15 +74,18 @@ def _tokenizer(settings: Settings, folder: Path) -> Any:
 
 
 def _end_tokens(folder: Path) -> tuple[int, ...]:
+    """Of the generation config, else of the model's own, as transformers takes them."""
     import json
 
-    path = folder / "generation_config.json"
-    try:
-        found: Any = json.loads(path.read_text()) if path.is_file() else {}
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error})") from error
-    ends = found.get("eos_token_id") if isinstance(found, Mapping) else None
-    return tuple(ends) if isinstance(ends, list) else () if ends is None else (int(ends),)
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        try:
+            found: Any = json.loads(path.read_text()) if path.is_file() else {}
+        except ValueError as error:
+            raise InputError(f"{path}: not JSON ({error})") from error
+        ends = found.get("eos_token_id") if isinstance(found, Mapping) else None
+        if ends is not None:
+            return tuple(ends) if isinstance(ends, list) else (int(ends),)
+    return ()
 
 
 def loaded(folder: Path, dtype: str = "fp32") -> Any:
