@@ -3,9 +3,9 @@
     python bench/head.py [--model FOLDER] [--threads 1]
 
 The generator samples rollouts in bf16; the trainer, of the same weights, computes their tokens again in its bf16 body.
-Both take the head's matmul in fp32, or both in bf16. `mismatch_kl` is the mean of ratio - 1 - log ratio in nats a token
-(PAPER.md, FP32 at the head), `ratio` trainer's to generator's probability. Without --model: the warm-started model of
-the arithmetic task; SmolLM2 by examples/smollm2.py.
+Both take the head's matmul in fp32, or both in bf16, or only the generator in fp32: on the very rollouts of the first.
+`mismatch_kl` is the mean of ratio - 1 - log ratio in nats a token, `ratio` trainer's to generator's probability and
+`delta` its logarithm. Without --model: the warm-started model of the arithmetic task; SmolLM2 by examples/smollm2.py.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def rollouts(folder: Path, task: Arithmetic, end: int, fp32_head: bool) -> list[
     return generator.poll()
 
 
-def mismatch(folder: Path, task: Arithmetic, end: int, fp32_head: bool) -> dict[str, Any]:
-    """Statistics over all tokens that were sampled."""
-    found = rollouts(folder, task, end, fp32_head)
+def mismatch(folder: Path, found: list[Rollout], fp32_head: bool) -> dict[str, Any]:
+    """Statistics over all sampled tokens of these rollouts, with a trainer whose head is in fp32 or not."""
     groups = []
     for i in range(PROMPTS):
         own = tuple(r for r in found if r.group_id == i)
         groups.append(Group(i, own, np.arange(len(own), dtype=np.float32) % 2))
-    batch = make_batch(groups, Recipe(zero_variance="keep", length_control="none"), 0)
+    recipe = Recipe(zero_variance="keep", length_control="none")
+    batch = make_batch(groups, recipe, 0)
     # The masters' values are those that the generator rounds: what differs is the computation alone.
     model = load_model(folder).to(torch.bfloat16).float()
     trainer = TorchTrainer(model, TrainerSettings(fp32_head=fp32_head, compute="bf16"))
@@ -63,12 +63,18 @@ def mismatch(folder: Path, task: Arithmetic, end: int, fp32_head: bool) -> dict[
     ratio = np.exp(delta)
     return {
         "tokens": len(delta),
-        "mismatch_kl": float(f"{np.mean(ratio - 1 - delta):.3g}"),
-        "delta_mean_abs": float(f"{np.abs(delta).mean():.3g}"),
-        "delta_max_abs": float(f"{np.abs(delta).max():.3g}"),
+        "mismatch_kl": _digits(np.mean(ratio - 1 - delta)),
+        "delta_mean": _digits(delta.mean()),
+        "delta_mean_abs": _digits(np.abs(delta).mean()),
+        "delta_max_abs": _digits(np.abs(delta).max()),
         "ratio_max": round(float(ratio.max()), 3),
         "share_outside_.8_to_1.25": round(float(((ratio < 0.8) | (ratio > 1.25)).mean()), 5),
+        "share_at_cispo_bound": round(float((ratio >= recipe.clip[1]).mean()), 5),
     }
+
+
+def _digits(value: Any) -> float:
+    return float(f"{value:.3g}")
 
 
 def main() -> None:
@@ -81,9 +87,11 @@ def main() -> None:
     folder = options.model or warm_start(WarmStart(), options.threads)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     task = Arithmetic(tokenizer=None if is_small(tokenizer) else tokenizer)
+    exact, plain = (rollouts(folder, task, int(tokenizer.eos_token_id), fp32) for fp32 in (True, False))
     heads = {
-        name: mismatch(folder, task, int(tokenizer.eos_token_id), fp32)
-        for name, fp32 in (("fp32_head", True), ("bf16_head", False))
+        "fp32_head": mismatch(folder, exact, True),
+        "bf16_head": mismatch(folder, plain, False),
+        "fp32_head_of_generator_only": mismatch(folder, exact, False),
     }
     print(json.dumps({"bench": "head", "model": folder.name, "vocabulary": len(tokenizer), **heads}))
 
