@@ -64,7 +64,8 @@ def test_tokens_beyond_the_tokenizers_are_no_text() -> None:
 def test_an_embedding_with_rows_to_spare_trains(tmp_path: Path) -> None:
     words = [f"model.config={json.dumps(CONFIG)}", "task.name=arithmetic", "task.min_steps=1", "task.max_steps=1",
              "task.train_prompts=8", "task.held_out_prompts=2", "steps=1", "recipe.prompts_per_step=2",
-             "recipe.generations=2", "recipe.length_control=none", "recipe.completion_tokens=12", "recipe.zero_variance=keep",
+             "recipe.generations=2", "recipe.length_control=none", "recipe.completion_tokens=12",
+             "recipe.zero_variance=keep",
              "recipe.schedule=lockstep", "engines.slots=4",
              "evaluation.every=0"]  # fmt: skip
     train(resolve(words=words), tmp_path / "run")
