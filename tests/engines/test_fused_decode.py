@@ -1,6 +1,5 @@
 """The fused decoder: the model's own log-probabilities whatever happens to the slots, or not used at all."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,14 +27,6 @@ LLAMA3 = LLAMA | {
     "num_key_value_heads": 4, "tie_word_embeddings": False,
 }  # fmt: skip
 COVERED = {"qwen3": DENSE, "llama": LLAMA, "one_kv_head": DENSE | {"num_key_value_heads": 1}, "llama3_mha": LLAMA3}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def varied(config: dict[str, Any], dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:

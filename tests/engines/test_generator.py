@@ -1,6 +1,5 @@
 """The generator: what it reports is what the model says, whatever shares its slots. TRAPS 1, 3, 17-19, 21, 22."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,6 @@ MOE = {**QWEN, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok
 SLIDING = {**QWEN, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
 THINK = LengthLimits(thinking=(4, 9), answer=6, end_of_thinking=CLOSE, phrase=PHRASE, end_tokens=(END, 2))
 PLAIN = LengthLimits(thinking=(0, 0), answer=12, end_of_thinking=None, phrase=(), end_tokens=(END,))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def prompts(n: int, seed: int = 0) -> list[tuple[int, Prompt]]:

@@ -332,3 +332,11 @@ def test_reference_kl_is_k3_and_pulls_towards_the_reference() -> None:
 def one_token(trainer: float, generator: float, advantage: float) -> dict[str, torch.Tensor]:
     values = {"trainer_logprobs": trainer, "generator_logprobs": generator, "advantages": advantage, "weights": 1.0}
     return {n: torch.tensor([v], dtype=torch.float64) for n, v in values.items()} | {"sequence_ids": torch.tensor([0])}
+
+
+def test_the_mismatch_is_never_negative_by_rounding() -> None:
+    generator = torch.linspace(-9.0, -1e-3, 20_000)
+    trainer = generator + 1e-5 * torch.sin(torch.arange(20_000.0))
+    ones = torch.ones(20_000)
+    _, stats = policy_loss("cispo", trainer, generator, ones, ones / 20_000, torch.arange(20_000), (None, 5.0))
+    assert 0 <= stats.metrics()["mismatch_kl"] < 1e-9

@@ -37,3 +37,7 @@ def test_another_recipe_shows_as_such_and_no_step_shows_nothing() -> None:
     settings = {i.name: i.setting for i in ingredients(Recipe(schedule="ppo-off-policy", loss="dapo"), [step()])}
     assert (settings["off-policy schedule"], settings["in-flight updates"]) == ("ppo-off-policy-8", "off")
     assert ingredients(Recipe(), [{"kind": "eval"}]) == []
+    nothing = step(tokens=0.0)
+    del nothing["ratio_max"], nothing["ratio_at_bound"]  # as the trainer leaves them out
+    seen = {i.name: i.seen for i in ingredients(Recipe(), [nothing])}
+    assert seen["loss"].startswith("no token was trained")

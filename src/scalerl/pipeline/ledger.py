@@ -1,7 +1,8 @@
 """What the run has cost: device-hours by role, tokens, FLOPs. Any of them can be the forecast's axis.
 
 FLOPs are counted, not measured: 2 N a token generated or read, 6 N a token trained, N without embeddings. They are the
-same on every machine and in every repetition, where clocks are not. Evaluation is counted apart: it trains nothing.
+same on every machine and in every repetition, where clocks are not. Each rollout counts by itself, whatever an engine
+computes once for several that begin alike. Evaluation is counted apart: it trains nothing.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from scalerl.errors import InputError
+
 Row = dict[str, Any]
 NAME = "metrics.jsonl"
 DISCARDED = "metrics.discarded.jsonl"
@@ -23,6 +25,9 @@ class MetricsLog:
         size: bytes that the checkpoint to be resumed had seen; 0 for a new run. What lies behind is the work that the
             resumed run does again, often with half a line at its end: it moves to metrics.discarded.jsonl.
         listener: is shown each row after it was written; for a terminal, or a forecast in the background.
+
+    Raises:
+        InputError: the file is shorter than `size`: what the checkpoint had logged is gone.
     """
 
     def __init__(self, directory: Path, size: int = 0, listener: Callable[[Row], None] | None = None) -> None:
@@ -52,7 +57,13 @@ class MetricsLog:
 
 def _cut(path: Path, discarded: Path, size: int) -> int:
     """Move what lies behind `size` to another file; returns the number of bytes moved."""
-    if not path.exists() or path.stat().st_size <= size:
+    found = path.stat().st_size if path.exists() else 0
+    if found < size:
+        raise InputError(
+            f"{path}: has {found:,} bytes, but {size:,} when the checkpoint was written; put the file back, or "
+            "remove the checkpoints that are newer than it"
+        )
+    if found == size:
         return 0
     with path.open("r+b") as file:
         file.seek(size)

@@ -131,7 +131,8 @@ def _sequence_mean(log_ratio: Tensor, active: Tensor, sequence_ids: Tensor) -> T
 
 def _statistics(ratio: Tensor, log_ratio: Tensor, active: Tensor, at_bound: Tensor, dropped: Tensor) -> LossStats:
     none = ratio.new_tensor([torch.inf])  # keeps the extremes defined for an empty micro-batch
-    k3 = _bounded_exp(log_ratio) - 1 - log_ratio  # 0 where not active: both log-probabilities are 0 there
+    # 0 where not active: both log-probabilities are 0 there. Below 0 it is rounding.
+    k3 = (log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).expm1() - log_ratio).clamp(min=0)
     return LossStats(
         tokens=active.sum(),
         dropped=dropped.sum(),

@@ -76,8 +76,11 @@ def _versions(steps: list[Row]) -> str:
 
 def _ratios(steps: list[Row]) -> str:
     tokens = sum(row["tokens"] for row in steps)
+    if not tokens:
+        return "no token was trained: no answer could be judged, or all of a group were alike"
     at_bound = sum(row.get("ratio_at_bound", 0.0) * row["tokens"] for row in steps)
-    return f"ratios up to {_most(steps, 'ratio_max'):.3g}; {at_bound:,.0f} of {tokens:,.0f} tokens at the bound"
+    largest = max(row["ratio_max"] for row in steps if row["tokens"])
+    return f"ratios up to {largest:.3g}; {at_bound:,.0f} of {tokens:,.0f} tokens at the bound"
 
 
 def _mismatch(steps: list[Row]) -> str:
@@ -115,7 +118,3 @@ def _retired(steps: list[Row]) -> str:
 def _mean(steps: list[Row], name: str) -> float | None:
     found = [row[name] for row in steps if row.get(name) is not None]
     return sum(found) / len(found) if found else None
-
-
-def _most(steps: list[Row], name: str) -> float:
-    return max((row[name] for row in steps if row.get(name) is not None), default=float("nan"))

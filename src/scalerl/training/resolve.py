@@ -88,7 +88,7 @@ def _resolved(sources: Sources, folder: Path) -> Settings:
 def _chains(task: Any) -> Tree:
     """The level and longest chain of the arithmetic task; nothing where it is another, or one that will be refused."""
     said = task if isinstance(task, Mapping) else {}
-    level = said.get("level", "medium")
+    level = str(said.get("level", "medium"))
     if said.get("name") != "arithmetic" or level not in LEVELS:
         return {}
     low, high = said.get("min_steps") or 1, said.get("max_steps") or LEVELS[level][1]

@@ -24,6 +24,7 @@ from scalerl.training.model import Origin, origin
 from scalerl.training.renewal import Renewal
 from scalerl.training.settings import CONFIG, Settings
 from scalerl.training.warm_start import Progress
+from scalerl.training.watch import Follower, begun
 
 MODEL = "model"
 _ATTEMPTS = 5
@@ -97,6 +98,8 @@ def _attempt(
     settings: Settings, directory: Path, begin: Origin, stop: _Stop, listener: Listener, news: Row | None
 ) -> Finished:
     checkpoint = Checkpoints(directory, settings.checkpoints.keep).latest()
+    if checkpoint is None:
+        _nothing_to_lose(directory, settings.checkpoints.every)
     renewal = Renewal(settings.forecast, directory, listener)
 
     def heard(row: Row) -> None:
@@ -121,6 +124,17 @@ def _attempt(
                 raise
             raise _TrainerDied(error, found.controller.step) from error
         return Finished(outcome, directory, _export(found) if not stop.signalled else None)
+
+
+def _nothing_to_lose(directory: Path, every: int) -> None:
+    """Refuse to begin again where checkpoints should be."""
+    rows = Follower(directory).rows() if begun(directory) else ()
+    step = max((row["step"] for row in rows), default=0)
+    if step >= every:
+        raise InputError(
+            f"{directory / 'checkpoints'}: holds no complete checkpoint, but {NAME} has reached step {step}; put the "
+            "checkpoints back, or start again in another directory"
+        )
 
 
 def _trainer_lives(found: Run) -> bool:
