@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo demo-forecast test test-all lint format types bench bench-trl docs clean
+.PHONY: setup demo demo-forecast test test-all lint format types bench bench-training bench-trl docs clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -57,6 +57,13 @@ bench: setup
 	$(BIN)/python bench/forecast.py
 	$(BIN)/python bench/read_jsonl.py
 	$(BIN)/python bench/compare.py
+
+bench-training: setup
+	$(BIN)/python bench/controller.py
+	$(BIN)/python bench/trainer.py
+	$(BIN)/python bench/decode.py
+	$(BIN)/python bench/overlap.py
+	$(BIN)/python bench/head.py
 
 # TRL lives in an environment of its own, so that what it wants changes nothing here.
 .venv-trl/.ready: pyproject.toml constraints.txt

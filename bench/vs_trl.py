@@ -17,7 +17,7 @@ for both. Clocks count only the time in which a side was not frozen. `others_cpu
 meanwhile; two threads that wait for each other suffer more from it than two processes that do not, so figures count
 only where it is near 0. The first steps of each are left out. A step counts all its 512 completions on either side;
 ours leaves groups without variance out of the loss, as the recipe says, TRL computes them with advantage 0
-(`trained_share`). Asynchrony is part of what is measured: ours trains on data up to 8 steps old, TRL on none.
+(`trained_share`). Asynchrony is part of what is measured: ours trains on data some steps old (8 at most), TRL on none.
 
 TRL's settings were chosen with `--tune`, which plays TRL against itself by turns. Seconds a step, "ended", medians of 5
 to 12 steps; each line is one run, on cores of which others used .3 to .9:
@@ -172,6 +172,10 @@ class Side:
             "reward_last": round(statistics.mean(row["reward"] for row in kept[-4:]), 3),
             "steps": len(kept),
             "others_cpu": round(self.others / sum(end - begin for begin, end in self.spans), 2),
+        } | {  # of our two processes
+            name: round(statistics.mean(row[name] for row in kept), 3)
+            for name in ("generator_idle_share", "trainer_idle_share")
+            if name in kept[0]
         }
 
 
