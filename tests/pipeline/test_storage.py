@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,21 +51,38 @@ def test_a_step_saved_twice_is_the_second(tmp_path: Path) -> None:
     assert checkpoints.load(path)[0] == {"seed": 2}
 
 
-@pytest.mark.parametrize("damage", ["cut", "missing", "no manifest", "broken manifest"])
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["cut", "altered", "missing", "no manifest", "broken manifest"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (5, 10):
         path = checkpoints.save(step, {"step": step}, ARRAYS, write)
     if damage == "cut":
         os.truncate(path / "trainer" / "weights", 10)
+    elif damage == "altered":
+        with (path / "trainer" / "weights").open("r+b") as file:
+            file.seek(500)
+            file.write(b"y")
     elif damage == "missing":
         (path / "state.json").unlink()
     elif damage == "no manifest":
         (path / "manifest.json").unlink()
     else:
         (path / "manifest.json").write_text('{"for')
+    named = {"cut": "weights", "altered": "weights", "missing": "state.json"}.get(damage, "manifest.json")
+    what = "not those that were written" if damage == "altered" else "missing or cut short"
     assert checkpoints.latest() == tmp_path / "checkpoints" / "step-00000005"
-    with pytest.raises(CheckpointError, match="incomplete"):
+    assert "step-00000010" in caplog.text
+    assert re.search(rf"{named}: .*{what}; an older checkpoint is taken", caplog.text)
+    with pytest.raises(CheckpointError, match=f"{named}: .*{what}"):
+        checkpoints.load(path)
+
+
+def test_a_checkpoint_of_another_format_is_refused_by_its_format(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    path = checkpoints.save(5, {}, ARRAYS, write)
+    (path / "manifest.json").write_text('{"format": 1, "step": 5, "files": {"state.json": 2}}')
+    assert checkpoints.latest() == path
+    with pytest.raises(CheckpointError, match="has format 1, this version reads 2"):
         checkpoints.load(path)
 
 

@@ -134,7 +134,7 @@ def test_what_is_missing_of_a_run_is_said_and_never_silently_done_again(
     newest, older = run / "checkpoints" / "step-00000004", run / "checkpoints" / "step-00000002"
     (newest / "manifest.json").unlink()
     assert resume(run).outcome.step == 4
-    assert "step-00000004: files are missing or cut short" in caplog.text
+    assert "step-00000004/manifest.json: missing or cut short; an older" in caplog.text
     shutil.rmtree(newest)
     shutil.rmtree(older)
     with pytest.raises(InputError, match=r"no complete checkpoint, but metrics.jsonl has reached step 4"):

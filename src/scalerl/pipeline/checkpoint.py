@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d{8,})$")
 _MANIFEST = "manifest.json"
 _STATE, _ARRAYS = "state.json", "buffer.safetensors"
-FORMAT = 1
+FORMAT = 2
+_CHUNK = 1 << 20
 
 
 class Checkpoints:
@@ -57,7 +59,7 @@ class Checkpoints:
             write(scratch / "trainer")
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, scratch / _ARRAYS)
             (scratch / _STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
-            files = {str(p.relative_to(scratch)): p.stat().st_size for p in sorted(scratch.rglob("*")) if p.is_file()}
+            files = {str(p.relative_to(scratch)): _facts(p) for p in sorted(scratch.rglob("*")) if p.is_file()}
             (scratch / _MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "step": step, "files": files}))
             _sync(scratch)
             if final.exists():  # a repeated step: the new one is as good, and rename needs the place
@@ -73,21 +75,23 @@ class Checkpoints:
         return final
 
     def latest(self) -> Path | None:
-        """The newest complete checkpoint; one whose files are missing or cut short is passed over with a warning."""
+        """The newest whole checkpoint; one with a file missing, cut short or altered is passed over with a warning."""
         for _, path in reversed(self._all()):
-            if _complete(path):
+            damage = _damage(path)
+            if damage is None:
                 return path
-            _log.warning("%s: files are missing or cut short; an older checkpoint is taken", path)
+            _log.warning("%s; an older checkpoint is taken", damage)
         return None
 
     def load(self, path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], Path]:
         """State, arrays, and the folder with the trainer's files.
 
         Raises:
-            CheckpointError: it is incomplete or of another format.
+            CheckpointError: it is damaged or of another format.
         """
-        if not _complete(path):
-            raise CheckpointError(f"{path}: incomplete; resume from another checkpoint of the run")
+        damage = _damage(path)
+        if damage is not None:
+            raise CheckpointError(f"{damage}; resume from another checkpoint of the run")
         written = orjson.loads((path / _MANIFEST).read_bytes())["format"]
         if written != FORMAT:
             raise CheckpointError(
@@ -109,12 +113,35 @@ class Checkpoints:
             shutil.rmtree(path)
 
 
-def _complete(path: Path) -> bool:
+def _facts(path: Path) -> dict[str, int]:
+    """What a file must still be when it is read: a checksum against bytes that a disk lost, at gigabytes a second."""
+    crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+    return {"bytes": path.stat().st_size, "crc32": crc}
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint, naming the file; of one in another format nothing is known."""
     try:
-        files = orjson.loads((path / _MANIFEST).read_bytes())["files"]
-        return all((path / name).stat().st_size == size for name, size in files.items())
+        manifest = orjson.loads((path / _MANIFEST).read_bytes())
+        if manifest["format"] != FORMAT:
+            return None
+        files = manifest["files"].items()
     except (OSError, ValueError, KeyError):
-        return False
+        return f"{path / _MANIFEST}: missing or cut short"
+    for name, facts in files:
+        file = path / name
+        if not file.is_file() or file.stat().st_size != facts["bytes"]:
+            return f"{file}: missing or cut short"
+        try:
+            same = _facts(file) == facts
+        except OSError as error:
+            return f"{file}: cannot be read ({error.strerror})"
+        if not same:
+            return f"{file}: its bytes are not those that were written"
+    return None
 
 
 def _mend(error: Exception) -> str:
