@@ -57,7 +57,7 @@ def test_a_file_becomes_prompts_in_two_splits(data: Path) -> None:
     task = build_task({"name": "file", "path": "sums.jsonl", "verifier": "numeric"}, PLAIN, data.parent)
     train, held = task.prompts("train"), task.prompts("held-out")
     assert len(train) + len(held) == 100
-    assert 3 <= len(held) <= 20
+    assert len(held) == 10
     assert not {p.prompt_id for p in train} & {p.prompt_id for p in held}
     first = train[0]
     assert (first.task, first.answer, first.text) == ("sums", int(first.text.split()[0]) * 2, first.text)
@@ -66,11 +66,22 @@ def test_a_file_becomes_prompts_in_two_splits(data: Path) -> None:
     assert task.verify(first, f"<think>It is {first.answer}.") == 0.0
 
 
-def test_rows_added_or_reordered_move_nothing_between_the_splits(data: Path) -> None:
-    before = {p.text for p in FileTask(str(data), tokenizer=PLAIN).prompts("held-out")}
-    written(data, [{"prompt": "new", "answer": 1}, *reversed(ROWS)])
-    after = {p.text for p in FileTask(str(data), tokenizer=PLAIN).prompts("held-out")}
-    assert after - {"new"} == before
+def held(path: Path, **options) -> set[str]:
+    return {p.text for p in FileTask(str(path), tokenizer=PLAIN, **options).prompts("held-out")}
+
+
+@pytest.mark.parametrize(("count", "share", "expected"), [(100, 0.1, 10), (10, 0.2, 2), (3, 0.01, 1), (4, 0.99, 3)])
+def test_the_held_out_share_is_exact(tmp_path: Path, count: int, share: float, expected: int) -> None:
+    assert len(held(written(tmp_path / "d.jsonl", ROWS[:count]), held_out=share)) == expected
+
+
+def test_order_moves_nothing_between_the_splits_and_rows_added_only_what_is_at_the_border(data: Path) -> None:
+    before = held(data)
+    assert held(written(data, ROWS[::-1])) == before
+    more = held(written(data, [{"prompt": f"new {i}", "answer": i} for i in range(100)] + ROWS))
+    assert len(more) == 20
+    old = {row["prompt"] for row in ROWS} & more
+    assert old <= before or before <= old  # a threshold has moved, nothing was drawn anew
 
 
 def test_one_question_with_two_answers_stays_on_one_side(tmp_path: Path) -> None:
@@ -214,7 +225,8 @@ def test_a_verifier_that_cannot_be_used_is_refused(data: Path, verifier: str, re
         ("[1]", {}, "line 3: a list; every line must be an object"),
         ('{"prompt": "x", "anwser": 1}', {}, 'line 3: no key "answer": did you mean "anwser"'),
         ('{"prompt": 5, "answer": 1}', {}, 'line 3, key "prompt": .5. is neither text nor a list of messages'),
-        ('{"prompt": "", "answer": 1}', {}, 'line 3, key "prompt"'),
+        ('{"prompt": " ", "answer": 1}', {}, 'line 3, key "prompt": the prompt is empty; write one'),
+        ('{"prompt": [], "answer": 1}', {}, 'line 3, key "prompt": the prompt is empty; write one'),
         ('{"prompt": [{"role": "user"}], "answer": 1}', {}, 'line 3, key "prompt"'),
         ('{"prompt": "\\ud800", "answer": 1}', {}, 'line 3, key "prompt": half of a surrogate pair'),
         ('{"prompt": "x", "answer": null}', {}, 'line 3, key "answer": .None. is empty'),
@@ -234,6 +246,37 @@ def test_errors_name_file_line_and_key(tmp_path: Path, line: str, options: dict,
         FileTask(str(path), tokenizer=PLAIN, **options)
 
 
+@pytest.mark.parametrize(
+    ("row", "options", "message"),
+    [
+        ({"prompt": "what is 2+3?"}, {}, "line 2, key \"prompt\": .* has no 'w' 'h' 'a' 't' 'i' 's' '\\?' and"),
+        ({"prompt": "2\n3"}, {}, "has no '\\\\n' and would read <unk>; the small model's has only '0123456789"),
+        ({"prompt": [{"role": "user", "content": "2×3="}]}, {}, "line 2.* has no '×' and"),
+        ({"answer": "5.0"}, {}, "line 2, key \"answer\": .* has no '.' and"),
+        ({}, {"template": "{question}?"}, "line 1, .* has no '\\?' and"),
+    ],
+)
+def test_characters_that_the_tokenizer_lacks_are_named(tmp_path: Path, row: dict, options: dict, message: str) -> None:
+    pytest.importorskip("transformers")
+    from scalerl.tasks.tokenizer import small_tokenizer
+
+    known = {"prompt": "(2)*3-1 = ", "answer": 5}
+    path = written(tmp_path / "d.jsonl", [known, {"prompt": "2+3=", "answer": "5"} | row])
+    with pytest.raises(InputError, match=message):
+        FileTask(str(path), tokenizer=small_tokenizer(), **options)
+
+
+def test_what_a_verifier_of_ones_own_compares_with_need_not_be_spelt(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from scalerl.tasks.tokenizer import small_tokenizer
+
+    path = written(tmp_path / "d.jsonl", [{"prompt": f"{i}+3=", "answer": "odd"} for i in range(10)])
+    (tmp_path / "parity.py").write_text("def verify(prompt, completion, answer):\n    return 1.0\n")
+    assert FileTask(str(path), tokenizer=small_tokenizer(), verifier="parity.py:verify").prompts("train")
+    with pytest.raises(InputError, match="has no 'o' 'd' and"):
+        FileTask(str(path), tokenizer=small_tokenizer())
+
+
 def test_unusable_files_and_settings(tmp_path: Path, data: Path) -> None:
     (tmp_path / "d.txt").write_text("x")
     (tmp_path / "broken.parquet").write_text("PAR1 but no more")
@@ -250,10 +293,16 @@ def test_unusable_files_and_settings(tmp_path: Path, data: Path) -> None:
             FileTask(str(tmp_path / name), tokenizer=PLAIN)
     with pytest.raises(InputError, match=r"held_out 1\.5 is no share"):
         FileTask(str(data), tokenizer=PLAIN, held_out=1.5)
-    with pytest.raises(InputError, match="no held-out prompts among 1"):
-        FileTask(
-            str(written(tmp_path / "one.jsonl", [{"prompt": "seven", "answer": 1}])), tokenizer=PLAIN, held_out=1e-9
-        )
+    one = str(written(tmp_path / "one.jsonl", [{"prompt": "seven", "answer": 1}]))
+    for options, message in (
+        ({}, "no train prompts among 1 that can be used; add rows, or give held_out_path"),
+        ({"max_prompt_tokens": 4}, "no held-out prompts .*1 have more than 4 tokens: raise recipe.prompt_tokens"),
+        ({"held_out_path": one}, "no train prompts among 1 that can be used: all of them are held out too"),
+    ):
+        with pytest.raises(InputError, match=message):
+            FileTask(one, tokenizer=PLAIN, **options)
+    with pytest.raises(InputError, match="no held-out prompts in it; add rows"):
+        FileTask(str(written(tmp_path / "none.jsonl", [])), tokenizer=PLAIN)
     with pytest.raises(InputError, match=r'"{question}": put it where'):
         FileTask(str(data), tokenizer=PLAIN, template="Q:")
     with pytest.raises(InputError, match="no chat template"):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from scalerl.errors import InputError
+from scalerl.tasks.tokenizer import CHARACTERS, is_small
 
 THINK, END_THINK = "<think>", "</think>"
 Messages = Sequence[Mapping[str, str]]
@@ -41,6 +42,12 @@ class PromptEncoder:
         # Templates of reasoning models end with an open <think>: their completions then begin inside the thought.
         self.opens_thought = rendered.rstrip().endswith(THINK)
 
+    def _content(self, question: str | Messages) -> str:
+        """What the user and the settings wrote, without the marks of a chat template."""
+        if isinstance(question, str):
+            return (self.system or "") + self.template.replace("{question}", question)
+        return (self.system or "") + "".join(message["content"] for message in question)
+
     def render(self, question: str | Messages) -> str:
         """The text that is tokenized; for a tokenizer with a chat template, with all its special tokens."""
         if isinstance(question, str):
@@ -55,16 +62,55 @@ class PromptEncoder:
         """(p,) token ids of the prompt."""
         return self.encode_all([question])[0]
 
-    def encode_all(self, questions: Sequence[str | Messages]) -> list[tuple[int, ...]]:
-        """Token ids of each prompt; one call of the tokenizer, which is far faster than many."""
+    def encode_all(
+        self, questions: Sequence[str | Messages], places: Sequence[str] | None = None
+    ) -> list[tuple[int, ...]]:
+        """Token ids of each prompt; one call of the tokenizer, which is far faster than many.
+
+        Args:
+            places: what each question is called in a refusal, such as file and line.
+
+        Raises:
+            InputError: the tokenizer would read a character as unknown, so that the model would never see it.
+        """
         if not questions:
             return []
         templated = bool(self.tokenizer.chat_template)
         texts = [self.render(question) for question in questions]
         rows = self.tokenizer(texts, add_special_tokens=not templated)["input_ids"]
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        for i, row in enumerate(rows):
+            if unknown is not None and unknown in row:
+                text = self._content(questions[i])
+                self.check(text, places[i] if places is not None else f"prompt {text[:40]!r}")
         end = self.tokenizer.eos_token_id
         # A tokenizer that closes what it encodes would hand the model a prompt that has already ended.
         return [tuple(row[:-1] if not templated and len(row) > 1 and row[-1] == end else row) for row in rows]
+
+    def lacking(self, text: str) -> list[str]:
+        """Characters that the tokenizer knows only as `<unk>`, in the order of the text."""
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        if unknown is None:
+            return []
+        rows = self.tokenizer([text, *text], add_special_tokens=False)["input_ids"]
+        if unknown not in rows[0]:
+            return []
+        return list(dict.fromkeys(c for c, row in zip(text, rows[1:], strict=True) if unknown in row))
+
+    def check(self, text: str, place: str) -> None:
+        """Refuse a text with characters that the tokenizer lacks: the model would neither see nor write them.
+
+        Raises:
+            InputError: beginning with the place, naming the characters.
+        """
+        found = self.lacking(text)
+        if found:
+            shown = " ".join(map(repr, found[:8])) + (" ..." if len(found) > 8 else "")
+            own = f"; the small model's has only {CHARACTERS!r}" if is_small(self.tokenizer) else ""
+            raise InputError(
+                f"{place}: the model's tokenizer has no {shown} and would read <unk>{own}; write it with other "
+                "characters, remove it, or set model.path to a model that knows them"
+            )
 
     def completion_text(self, token_ids: Sequence[int]) -> str:
         """A rollout's tokens as the text that `Task.verify` judges: thinking marks stay, end and padding go."""

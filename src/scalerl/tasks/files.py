@@ -11,12 +11,13 @@ from typing import Any
 from scalerl.errors import InputError, VerifierError
 from scalerl.tasks.encoding import Messages, PromptEncoder, Tokenizer, after_thinking
 from scalerl.tasks.rows import Row, rows, value
-from scalerl.tasks.splits import Split, is_held_out, known_split
+from scalerl.tasks.splits import Split, held_out_part, known_split
 from scalerl.tasks.verifiers import Checks
 from scalerl.tasks.verifiers import verifier as make_verifier
 from scalerl.types import Prompt
 
 _log = logging.getLogger("scalerl.tasks")
+_SPELT = ("exact", "contains", "choice")  # verifiers for which the completion must spell the answer
 
 
 class FileTask:
@@ -29,7 +30,7 @@ class FileTask:
         verifier: "exact", "contains", "numeric", "choice", "maths", or the user's own, `my_module:my_function` or
             `my_file.py:my_function`.
         verifier_options: its settings.
-        held_out: share of the prompts that is held out, by a hash of their content.
+        held_out: share of the distinct prompts that is held out: those with the smallest hashes of their content.
         held_out_path: a file or folder of its own for them instead; prompts also in it are left out of training.
         held_out_split: or a split of the same folder.
         keep_thinking: hand the verifier the whole completion instead of what follows `</think>`.
@@ -67,12 +68,18 @@ class FileTask:
             raise InputError(f"{self.name}: held_out {held_out} is no share; give one between 0 and 1, such as 0.1")
         paths = list(dict.fromkeys(str(Path(place).resolve()) for place in (".", folder, self.path.parent)))
         self._verifier = make_verifier(verifier, verifier_options, paths)
+        self._spelt = verifier in _SPELT
         self._places: dict[str, str] = {}
+        self._too_long = 0
         other = held_out_path or held_out_split
+        self._separate = other is not None
         if other is None:
             both = self._read(self.path, split)
-            cut = {content: is_held_out(content, held_out) for content, _ in both}
-            sides = {side: [p for c, p in both if cut[c] == (side == "held-out")] for side in ("train", "held-out")}
+            kept_out = held_out_part((content for content, _ in both), held_out)
+            sides = {
+                "held-out": [p for c, p in both if c in kept_out],
+                "train": [p for c, p in both if c not in kept_out],
+            }
         else:
             place = Path(folder, held_out_path) if held_out_path else self.path
             kept = self._read(place, held_out_split or split)
@@ -84,8 +91,7 @@ class FileTask:
         self._prompts: dict[str, list[Prompt]] = sides
         for side, found in sides.items():
             if not found:
-                mend = "add rows, change held_out, or give held_out_path"
-                raise InputError(f"{self.path}: no {side} prompts among {len(self._places)}; {mend}")
+                raise InputError(f"{self.path}: no {side} prompts {self._why_none(side)}")
 
     def prompts(self, split: str) -> Sequence[Prompt]:
         """Prompts of a split, in the order of the file."""
@@ -112,6 +118,17 @@ class FileTask:
         if close is not None:
             close()
 
+    def _why_none(self, side: str) -> str:
+        read = f"among {len(self._places)} that can be used"
+        if self._too_long:
+            limit = f"{self._too_long} have more than {self.max_prompt_tokens} tokens"
+            return f"{read}; {limit}: raise recipe.prompt_tokens, or the task's max_prompt_tokens, or shorten them"
+        if not self._places:
+            return "in it; add rows"
+        if side == "train" and self._separate:
+            return f"{read}: all of them are held out too; add rows that are not"
+        return f"{read}; add rows, or give held_out_path"
+
     def _read(self, path: Path, split: str) -> list[tuple[str, Prompt]]:
         """(content, prompt) of every distinct row; content is what decides the split."""
         asked, answers, places = [], [], []
@@ -119,7 +136,9 @@ class FileTask:
             asked.append(_question(row, self.columns[0]))
             answers.append(self._answer(row))
             places.append(row[0])
-        encoded = self.encoder.encode_all(asked)
+        encoded = self.encoder.encode_all(asked, [f'{place}, key "{self.columns[0]}"' for place in places])
+        if self._spelt:
+            self._check_spelling(answers, places)
         found: dict[str, tuple[str, Prompt]] = {}
         too_long = 0
         for question, answer, ids, place in zip(asked, answers, encoded, places, strict=True):
@@ -129,6 +148,7 @@ class FileTask:
             prompt = Prompt(ids, _readable(question), self.name, answer)
             self._places.setdefault(prompt.prompt_id, place)
             found.setdefault(prompt.prompt_id, (prompt.text, prompt))
+        self._too_long += too_long
         repeated = len(asked) - too_long - len(found)
         if too_long or repeated:
             _log.warning(
@@ -136,6 +156,13 @@ class FileTask:
                 path, len(asked), too_long, self.max_prompt_tokens, repeated,
             )  # fmt: skip
         return list(found.values())
+
+    def _check_spelling(self, answers: Sequence[Any], places: Sequence[str]) -> None:
+        """Refuse an answer that no completion could ever spell, since it would be worth 0 for ever."""
+        foreign = set(self.encoder.lacking("".join(dict.fromkeys("".join(map(str, answers))))))
+        for answer, place in zip(answers, places, strict=True):
+            if foreign & set(str(answer)):
+                self.encoder.check(str(answer), f'{place}, key "{self.columns[1]}"')
 
     def _answer(self, row: Row) -> Any:
         answer = value(row, self.columns[1])
@@ -159,7 +186,9 @@ def _question(row: Row, key: str) -> str | Messages:
         raise InputError(f'{row[0]}, key "{key}": half of a surrogate pair, which is no text; mend or remove the row')
     if isinstance(found, str) and found.strip():
         return found
-    if isinstance(found, list) and found:
+    if found is None or found == [] or (isinstance(found, str) and not found.strip()):
+        raise InputError(f'{row[0]}, key "{key}": the prompt is empty; write one, or remove the row')
+    if isinstance(found, list):
         texts = [
             isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
             for m in found
@@ -167,7 +196,8 @@ def _question(row: Row, key: str) -> str | Messages:
         if all(texts):
             return [dict(message) for message in found]
     raise InputError(
-        f'{row[0]}, key "{key}": {str(found)[:60]!r} is neither text nor a list of messages with role and content'
+        f'{row[0]}, key "{key}": {str(found)[:60]!r} is neither text nor a list of messages with role and content; '
+        "mend or remove the row"
     )
 
 

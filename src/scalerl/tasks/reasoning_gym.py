@@ -105,7 +105,8 @@ class ReasoningGym:
 
     def _made(self, entries: Sequence[dict[str, Any]]) -> list[Prompt]:
         made = []
-        encoded = self.encoder.encode_all([entry["question"] for entry in entries])
+        questions = [entry["question"] for entry in entries]
+        encoded = self.encoder.encode_all(questions, [f"reasoning_gym {self.dataset}"] * len(entries))
         for entry, token_ids in zip(entries, encoded, strict=True):
             answer = None if entry["answer"] is None else str(entry["answer"])
             made.append(Prompt(token_ids, entry["question"], self.name, answer))

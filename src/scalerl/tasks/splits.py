@@ -1,12 +1,13 @@
-"""Train and held-out prompts, told apart by a hash of their content.
+"""Train and held-out prompts, told apart by a hash of their content: no order of a file and no seed moves one.
 
-A prompt's side depends on nothing but itself and the share: adding rows, reordering a file or another seed never moves
-a prompt from one side to the other, so what was held out once was never trained on.
+A stream has no end, so each prompt falls to a side by itself, and the share holds on average. A file is known whole:
+the smallest hashes are held out, exactly the share of them. Rows added later can only move the few at the border.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 from scalerl.errors import InputError
@@ -17,8 +18,17 @@ Split = Literal["train", "held-out"]
 
 def is_held_out(content: str, share: float) -> bool:
     """Whether a prompt's content falls into the held-out share, in [0, 1]."""
-    digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") < share * 2**64
+    return int.from_bytes(_digest(content)[:8], "big") < share * 2**64
+
+
+def held_out_part(contents: Iterable[str], share: float) -> set[str]:
+    """Which are held out: `share` of the distinct ones, to the nearest whole number; of several never none or all."""
+    distinct = sorted(set(contents), key=_digest)
+    return set(distinct[: max(1, min(round(share * len(distinct)), len(distinct) - 1))])
+
+
+def _digest(content: str) -> bytes:
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
 
 
 def known_split(split: str) -> Split:
