@@ -56,7 +56,7 @@ def test_every_metric_of_the_issue_is_there(tmp_path: Path) -> None:
     assert set(row["compute"]["device_hours"]) == {"generate", "train", "idle"}
     assert row["prompts_retired"] > 0
     evals = run.rows("eval")
-    assert [e["step"] for e in evals] == [0, 5, 10]
+    assert [e["step"] for e in evals] == [0, 5, 10, 12]  # the end too
     assert all(e["policy_version"] == e["step"] and e["trials"] == 24 and e["task"] == "stub" for e in evals)
     assert row["compute"]["evaluation"]["tokens"] > 0
 

@@ -277,6 +277,18 @@ def test_a_trainer_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkey
     assert len(tries) == 1 + module._ATTEMPTS
 
 
+@pytest.mark.parametrize("schedule", ["pipeline", "lockstep"])
+def test_the_end_is_evaluated_and_once_only_where_the_run_is_prolonged(tmp_path: Path, schedule: str) -> None:
+    run = tmp_path / "run"
+    train(settings("engines.launch=inline", f"recipe.schedule={schedule}", "evaluation.every=2", "steps=3"), run)
+    before = rows(run)
+    assert [row["step"] for row in before if row["kind"] == "eval"] == [0, 2, 3]
+    assert resume(run).outcome.step == 3
+    resume(run, steps=5)
+    assert rows(run)[: len(before)] == before
+    assert [row["step"] for row in rows(run, "eval")] == [0, 2, 3, 4, 5]
+
+
 def test_a_finished_run_that_is_prolonged_keeps_its_last_evaluation(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(settings("engines.launch=inline", "steps=4"), run)

@@ -201,7 +201,8 @@ class Controller:
         self.ledger.time(wall, busy, spent["seconds_train"])
         self._write("train", row | spent | dict(self.counts()))
         every = self.settings.evaluate_every
-        if every and self.evaluation is not None and self.step % every == 0:
+        last = self.step == self.settings.steps
+        if every and self.evaluation is not None and (last or self.step % every == 0):
             if self._due:  # the one before has waited until now for another to end
                 self.metrics.write("event", {"step": self.step, "event": "evaluation skipped"})
             self._due = True
