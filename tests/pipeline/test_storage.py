@@ -119,6 +119,16 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         Checkpoints(tmp_path).save(10, {}, ARRAYS, full)
 
 
+def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    living, dead = (checkpoints.folder / f".writing-00000001-{pid}" for pid in (os.getppid(), 2**22 + 1))
+    for folder in (living, dead):
+        folder.mkdir(parents=True)
+    checkpoints.save(5, {}, ARRAYS, write)
+    assert living.exists()
+    assert not dead.exists()
+
+
 KILLED = """
 import sys, numpy as np
 from pathlib import Path

@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 from scalerl.errors import CheckpointError, EngineDied
 
 _log = logging.getLogger(__name__)
+FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d{8,})$")
 _MANIFEST = "manifest.json"
 _STATE, _ARRAYS = "state.json", "buffer.safetensors"
@@ -41,7 +42,7 @@ class Checkpoints:
     def __init__(self, directory: Path, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError("keep at least one checkpoint")
-        self.folder, self.keep = directory / "checkpoints", keep
+        self.folder, self.keep = directory / FOLDER, keep
 
     def save(
         self, step: int, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], write: Callable[[Path], None]
@@ -52,7 +53,7 @@ class Checkpoints:
             CheckpointError: it could not be written, for example to a full disk. Older ones are untouched.
             EngineDied: the trainer did, while it wrote.
         """
-        final, scratch = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}"
+        final, scratch = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}-{os.getpid()}"
         try:
             self._clear()
             (scratch / "trainer").mkdir(parents=True)
@@ -108,9 +109,22 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def _clear(self) -> None:
-        """Remove what a killed process had begun."""
+        """Remove what a killed process had begun; a trainer that outlives its run for a moment may still write there."""
         for path in self.folder.glob(".writing-*"):
-            shutil.rmtree(path)
+            maker = path.name.rpartition("-")[2]
+            if not maker.isdigit() or int(maker) == os.getpid() or not alive(int(maker)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def alive(process: int) -> bool:
+    """Whether a process of this id runs on this machine."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def _facts(path: Path) -> dict[str, int]:

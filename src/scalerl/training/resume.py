@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalerl.errors import InputError
+from scalerl.training.claim import claimed
 from scalerl.training.resolve import read
 from scalerl.training.train import Finished, Listener, run
 from scalerl.training.warm_start import Progress
@@ -24,13 +25,14 @@ def resume(
         steps: another end than the run was started with; kept in config.yaml.
 
     Raises:
-        InputError: the directory holds no run, or its log and its checkpoints are not of one.
+        InputError: the directory holds no run, another process writes it, or its log and its checkpoints are not of one.
         CheckpointError: its checkpoints fit no more.
     """
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")
     settings = read(directory)
-    if steps is not None and steps != settings.steps:
-        settings = replace(settings, steps=steps)
-        settings.write(directory)
-    return run(settings, directory, listener, progress)
+    with claimed(directory):
+        if steps is not None and steps != settings.steps:
+            settings = replace(settings, steps=steps)
+            settings.write(directory)
+        return run(settings, directory, listener, progress)

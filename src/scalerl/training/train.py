@@ -1,6 +1,6 @@
 """Run a run: from nothing or from its newest checkpoint, until it ends, is stopped, or cannot go on.
 
-run directory: config.yaml  metrics.jsonl  checkpoints/  forecast.json  logs/  model/
+run directory: config.yaml  run.lock  metrics.jsonl  checkpoints/  forecast.json  logs/  model/
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.metrics import NAME, Row
 from scalerl.pipeline.settings import Outcome
 from scalerl.training.assemble import Run, assembled
+from scalerl.training.claim import claimed_new
 from scalerl.training.model import Origin, origin
 from scalerl.training.renewal import Renewal
-from scalerl.training.settings import CONFIG, Settings
+from scalerl.training.settings import Settings
 from scalerl.training.warm_start import Progress
 from scalerl.training.watch import Follower, begun
 
@@ -54,22 +55,21 @@ def train(
         InputError: the directory holds a run already, or the settings cannot be carried out.
         EngineDied: an engine died again and again.
     """
-    if (directory / NAME).exists() or (directory / CONFIG).exists():
-        raise InputError(
-            f"{directory}: holds a run already; go on with `scalerl resume {directory}` or choose another --out"
-        )
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        settings.write(directory)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be written ({error.strerror or error}); choose another --out") from error
-    return run(settings, directory, listener, progress)
+    with claimed_new(directory):
+        try:
+            settings.write(directory)
+        except OSError as error:
+            raise InputError(f"{directory}: cannot be written ({error.strerror}); choose another --out") from error
+        return run(settings, directory, listener, progress)
 
 
 def run(
     settings: Settings, directory: Path, listener: Listener = lambda _: None, progress: Progress = lambda *_: None
 ) -> Finished:
-    """Go on from the newest checkpoint if there is one; a trainer that dies on the way is replaced from it."""
+    """Go on from the newest checkpoint if there is one; a trainer that dies on the way is replaced from it.
+
+    The caller has claimed the directory.
+    """
     begin = origin(settings, directory, progress)
     stop = _Stop(settings.recipe.schedule == "lockstep")
     deaths, last = 0, 0
