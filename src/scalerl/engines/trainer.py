@@ -23,6 +23,7 @@ from scalerl.engines.fused import FusedBody
 from scalerl.engines.head import token_logprobs
 from scalerl.engines.micro_batches import MicroBatch, split
 from scalerl.engines.model import head_weight, named_tensors
+from scalerl.engines.step_sums import StepSums
 from scalerl.engines.trainer_state import load_state, save_state
 from scalerl.engines.weights import TensorSource
 from scalerl.protocols import WeightSource
@@ -147,36 +148,18 @@ class TorchTrainer:
 
     def accumulate(self, batch: Batch) -> dict[str, float]:
         """Add the gradient of the whole batch to the parameters' own; returns the statistics."""
-        total: LossStats | None = None
-        loss = entropy = 0.0
-        tokens = padded = sequences = micro_batches = 0
+        sums = StepSums()
         seconds = {"seconds_forward": 0.0, "seconds_backward": 0.0}
         with self._body.step() if isinstance(self._body, FusedBody) else nullcontext():
             for part in split(batch, self.settings.micro_batch_tokens):
                 started = time.perf_counter()
-                part_loss, stats, nats = self._loss(part)
+                loss, stats, nats = self._loss(part)
                 forwarded = time.perf_counter()
-                part_loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()  # type: ignore[no-untyped-call]
                 seconds["seconds_forward"] += forwarded - started
                 seconds["seconds_backward"] += time.perf_counter() - forwarded
-                total = stats if total is None else total + stats
-                loss, entropy = loss + float(part_loss.detach()), entropy + nats
-                tokens, padded = tokens + part.tokens, padded + part.padded
-                sequences, micro_batches = sequences + len(part.token_ids), micro_batches + 1
-        found = {"tokens": 0.0} if total is None else total.metrics()
-        if found["tokens"]:
-            found["entropy"] = entropy / (found["tokens"] + found["dropped_tokens"])
-        return (
-            found
-            | seconds
-            | {
-                "loss": loss,
-                "sequences": float(sequences),
-                "input_tokens": float(tokens),
-                "padded_share": 1 - tokens / padded if padded else 0.0,
-                "micro_batches": float(micro_batches),
-            }
-        )
+                sums.add(part, loss, stats, nats)
+        return sums.metrics() | seconds
 
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> Tensor:
@@ -246,15 +229,17 @@ class TorchTrainer:
             chosen, head_weight(model), part.targets, self.settings.temperature, self.settings.fp32_head
         )
 
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.model.parameters() if p.grad is not None]
+
     def _gradient_norm(self) -> Tensor:
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = self._gradients()
         return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
 
     def _apply(self, norm: float) -> None:
         largest = self.settings.gradient_clipping
         if largest is not None and norm > largest:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            torch._foreach_mul_(gradients, largest / norm)
+            torch._foreach_mul_(self._gradients(), largest / norm)
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate(self.updates)
         self.optimizer.step()

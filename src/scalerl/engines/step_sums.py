@@ -1,0 +1,51 @@
+"""What the micro-batches of one optimizer step add up to, and the statistics that are made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from scalerl.engines.micro_batches import MicroBatch
+from scalerl.recipe.loss import LossStats
+
+
+@dataclass
+class StepSums:
+    """Plain sums, so that those of several ranks add up as those of several micro-batches do.
+
+    Attributes:
+        loss: of all micro-batches. entropy: nats over targets. stats: of the loss; None without a micro-batch.
+        tokens, padded: inputs without and with padding. sequences, micro_batches: how many there were.
+    """
+
+    loss: float = 0.0
+    entropy: float = 0.0
+    tokens: float = 0.0
+    padded: float = 0.0
+    sequences: float = 0.0
+    micro_batches: float = 0.0
+    stats: LossStats | None = None
+
+    def add(self, part: MicroBatch, loss: Tensor, stats: LossStats, nats: float) -> None:
+        """One micro-batch: its loss, the loss's statistics and the sum of its targets' entropies."""
+        self.loss += float(loss.detach())
+        self.entropy += nats
+        self.tokens += part.tokens
+        self.padded += part.padded
+        self.sequences += len(part.token_ids)
+        self.micro_batches += 1
+        self.stats = stats if self.stats is None else self.stats + stats
+
+    def metrics(self) -> dict[str, float]:
+        """For the log; without a trained token there are no means."""
+        found = {"tokens": 0.0} if self.stats is None else self.stats.metrics()
+        if found["tokens"]:
+            found["entropy"] = self.entropy / (found["tokens"] + found["dropped_tokens"])
+        return found | {
+            "loss": self.loss,
+            "sequences": self.sequences,
+            "input_tokens": self.tokens,
+            "padded_share": 1 - self.tokens / self.padded if self.padded else 0.0,
+            "micro_batches": self.micro_batches,
+        }
