@@ -85,6 +85,10 @@ def test_unusable_models_are_refused_with_a_reason(tmp_path: Path) -> None:
         build_model({"hidden_size": 64})
     with pytest.raises(InputError, match="unknown model_type 'qwen33'"):
         build_model(DENSE | {"model_type": "qwen33"})
+    with pytest.raises(InputError, match=r"hidden_size.* expected int, got str"):
+        build_model(DENSE | {"hidden_size": "wide"})
+    with pytest.raises(InputError, match=r"no model can be made of it \(RuntimeError: .*sizes fit"):
+        build_model(DENSE | {"head_dim": 3})
     granite = {k: v for k, v in DENSE.items() if k != "head_dim"} | {"model_type": "granite", "logits_scaling": 4.0}
     with pytest.raises(InputError, match="its logits are not hidden state x head"):
         build_model(granite)

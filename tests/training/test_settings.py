@@ -71,6 +71,18 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("forecast:\n  stop_when: gain_hi < 0.01 at 2x\n", 2, ["forecast.stop_when", "'gain_high'"]),
         ("engines:\n  capacity: 5\n", 2, ["engines.capacity = 5", "the nearest valid is 32"]),
         ("task: 3\n", 1, ["task = 3", "give a name"]),
+        ("steps: 3\nseed: 18446744073709551616\n", 2, ["seed = 18446744073709551616", "at most 2^63 - 1"]),
+        (
+            "model:\n  config: {model_type: qwen3}\n  seed: 9223372036854775808\n",
+            3,
+            ["model.seed = 9223372036854775808"],
+        ),
+        ("seed: 1" + 400 * "0", 1, ["seed = 1000"]),
+        (
+            "model:\n  config: {model_type: qwen3, hidden_size: -3}\n",
+            2,
+            ["model.config: hidden_size = -3", "at least 1"],
+        ),
         ("evaluation:\n  samples: 0\n", 2, ["evaluation.samples = 0", "at least 1"]),
     ],
 )

@@ -38,6 +38,9 @@ def build_model(config: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = t
     Args:
         config: a Hugging Face config as a mapping, e.g. {"model_type": "qwen3", "hidden_size": 128, ...}.
         seed: of the weights; the global random state is left as it was.
+
+    Raises:
+        InputError: no model can be made of it, saying why.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -48,12 +51,21 @@ def build_model(config: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = t
         raise InputError("model config: key model_type is missing; name the architecture, e.g. model_type: qwen3")
     try:
         resolved = AutoConfig.for_model(kind, **settings)
-    except (ValueError, KeyError) as error:
-        raise InputError(f"model config: unknown model_type {kind!r}, or a setting it does not take") from error
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: nn.Module = make(resolved)
-    return _ready(model.to(dtype), f"model_type {kind}")
+    except Exception as error:  # validators raise types of their own
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"model config: unknown model_type {kind!r}, or a setting it does not take ({reason})"
+        ) from error
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: nn.Module = make(resolved)
+        return _ready(model.to(dtype), f"model_type {kind}")
+    except InputError:
+        raise
+    except Exception as error:  # sizes that do not fit together come as whatever an architecture runs into
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise InputError(f"model config: no model can be made of it ({reason}); check that its sizes fit") from error
 
 
 def export_model(model: nn.Module, path: str | Path, tokenizer: Any = None, dtype: torch.dtype | None = None) -> None:

@@ -109,7 +109,7 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def _clear(self) -> None:
-        """Remove what a killed process had begun; a trainer that outlives its run for a moment may still write there."""
+        """Remove what a killed process had begun; its trainer may outlive it for a moment and still write there."""
         for path in self.folder.glob(".writing-*"):
             maker = path.name.rpartition("-")[2]
             if not maker.isdigit() or int(maker) == os.getpid() or not alive(int(maker)):

@@ -25,7 +25,7 @@ def resume(
         steps: another end than the run was started with; kept in config.yaml.
 
     Raises:
-        InputError: the directory holds no run, another process writes it, or its log and its checkpoints are not of one.
+        InputError: the directory holds no run, another process writes it, or its log and checkpoints are not of one.
         CheckpointError: its checkpoints fit no more.
     """
     if not directory.is_dir():

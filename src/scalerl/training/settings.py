@@ -21,6 +21,9 @@ from scalerl.training.tree import Tree
 
 CONFIG = "config.yaml"
 Axis = Literal["flops", "tokens", "device_hours", "step"]
+MOST_SEED = 2**63 - 1
+"""What torch's generators take, with room for the seeds that are derived from it."""
+_SIZES = ("_size", "_heads", "_layers", "_dim")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class WarmStart:
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "intermediate_size"):
             _at_least(name, getattr(self, name), 1)
+        _seed(self.seed)
         if self.learning_rate <= 0:
             raise InputError(f"learning_rate = {self.learning_rate}: it must be above 0, e.g. 1e-3")
         if self.heads % self.kv_heads:
@@ -79,6 +83,10 @@ class ModelSettings:
         given = [n for n in ("path", "config", "warm_start") if getattr(self, n) is not None]
         if len(given) > 1:
             raise InputError(f"{given[1]}: a model has one origin, and {given[0]} is given too; remove one")
+        for name, value in (self.config or {}).items():
+            if str(name).endswith(_SIZES) and isinstance(value, int) and value < 1:
+                raise InputError(f"config: {name} = {value}: it must be at least 1")
+        _seed(self.seed)
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _at_least("steps", self.steps, 0)
-        _at_least("seed", self.seed, 0)
+        _seed(self.seed)
 
     @property
     def inline(self) -> bool:
@@ -215,6 +223,12 @@ class Settings:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise InputError(f"{name} = {value}: it must be at least {least}")
+
+
+def _seed(value: int) -> None:
+    _at_least("seed", value, 0)
+    if value > MOST_SEED:
+        raise InputError(f"seed = {value}: it must be at most 2^63 - 1 = {MOST_SEED}")
 
 
 def _plain(value: Any) -> Any:

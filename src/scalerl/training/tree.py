@@ -182,7 +182,7 @@ def _number(value: Any, kind: type[int] | type[float], where: str) -> int | floa
     """Numbers may come as text: YAML reads 5e-7 as such."""
     try:
         number = float("nan") if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not abs(number) < float("inf"):
         raise InputError(f"{where}: a finite number is needed")
