@@ -48,7 +48,7 @@ class Guard:
         return reward
 
     def _exclude(self, prompt: Prompt, error: BaseException) -> None:
-        kind = type(error).__name__
+        kind = getattr(error.__cause__, "kind", type(error).__name__)  # what was raised in the judging process
         first = self.excluded[prompt.task, kind] == 0
         self.excluded[prompt.task, kind] += 1
         self._in_a_row += 1

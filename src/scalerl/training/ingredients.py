@@ -29,11 +29,10 @@ class Ingredient:
     seen: str
 
 
-def of_run(directory: Path, recipe: Recipe) -> list[Ingredient]:
-    """The ingredients of the run in a directory; none before its first step."""
+def rows_of(directory: Path) -> list[Row]:
+    """All rows of the run in a directory."""
     path = directory / NAME
-    lines = path.read_bytes().splitlines() if path.is_file() else []
-    return ingredients(recipe, map(orjson.loads, lines))
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
 
 
 def ingredients(recipe: Recipe, rows: Iterable[Row]) -> list[Ingredient]:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from scalerl import words
+from scalerl.training import verdicts
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -58,11 +59,12 @@ class State:
         if row:
             found.append(("step", self._step(row)))
         for task, rows in self.evals.items():
-            found.append((f"held-out {task}" if len(self.evals) > 1 else "held-out", _held_out(rows)))
+            found.append((f"held-out {task}" if len(self.evals) > 1 else "held-out", held_out(rows)))
         for task, answer in self.answers.items():
             found.append((f"forecast {task}" if len(self.answers) > 1 else "forecast", _forecast(answer)))
         if row:
             found += _pipeline(row)
+        found += [(f"verifier {task}", text) for task, text in _excluded(row)]
         if self.events:
             found.append(("last event", _event(self.events[-1])))
         return found
@@ -95,9 +97,9 @@ class State:
             return (
                 f"step {text}; idle {_percent(row, 'generator_idle_share')} / {_percent(row, 'trainer_idle_share')}, "
                 f"truncated {_percent(row, 'truncation_rate')}, staleness {_number(row, 'staleness_mean')}"
-            )
+            ) + "".join(f"; {task}: {text}" for task, text in _excluded(row))
         if kind == "eval":
-            return f"held-out {row['task']} {_held_out(self.evals[row['task']])}"
+            return f"held-out {row['task']} {held_out(self.evals[row['task']])}"
         if kind == "forecast":
             return "; ".join(f"forecast {task} {_forecast(answer)}" for task, answer in row["tasks"].items())
         return _event(row)
@@ -166,24 +168,36 @@ def _pipeline(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _held_out(rows: list[Row]) -> str:
+def held_out(rows: list[Row]) -> str:
+    """A task's newest held-out score in words. rows: all of kind `eval`, the oldest first."""
     last, first = rows[-1], rows[0]
     if last.get("pass_rate") is None:
-        return f"nothing could be judged at step {last['step']}"
+        return f"no score at step {last['step']:,}: nothing could be judged{verdicts.of_evaluation(last)}"
     text = f"{last['pass_rate']:.3f} at step {last['step']:,} (mean@{last.get('mean_at', '?')})"
+    text += verdicts.of_evaluation(last)
     if first is last or first.get("pass_rate") is None:
         return text
     return f"{text}, {words.signed(last['pass_rate'] - first['pass_rate'])} since step {first['step']:,}"
+
+
+def _excluded(row: Row) -> list[tuple[str, str]]:
+    return [(task, str(found)) for task, found in verdicts.of_training(row).items() if found.excluded]
 
 
 def _forecast(answer: Row) -> str:
     if not answer.get("forecast"):
         return f"{answer['verdict']}: {answer['reasons'][0]}"
     row = answer["forecast"][0]
+    why = f", {_brief(answer['reasons'][0])}" if answer["verdict"] == "NO-FORECAST" and answer["reasons"] else ""
     return (
         f"{row['score']:.3f} {words.between(row['low'], row['high'])} at 2x, gain {words.signed(row['gain'])} "
-        f"{words.between(row['gain_low'], row['gain_high'], 'signed')}: {answer['verdict']}"
+        f"{words.between(row['gain_low'], row['gain_high'], 'signed')}: {answer['verdict']}{why}"
     )
+
+
+def _brief(reason: str) -> str:
+    """What is wrong, without what to do about it: `scalerl forecast` says all."""
+    return reason.removeprefix("no verdict: ").partition("; ")[0]
 
 
 def _event(row: Row) -> str:

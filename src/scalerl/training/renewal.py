@@ -105,6 +105,7 @@ class Renewal:
     def _forecast(self, task: str, found: list[tuple[float, float, float]]) -> tuple[dict[str, Any], Any]:
         """The answer of `scalerl forecast --json` for a task, and the row that the condition is about."""
         from scalerl.curves import forecast
+        from scalerl.curves.diagnostics import MIN_POINTS_FOR_VERDICT
         from scalerl.runs import Curve
 
         at = ["2x", *([] if self._condition is None else [self._condition.at])]
@@ -113,7 +114,9 @@ class Renewal:
             curve = Curve(compute, score, trials, unit=UNITS[self.settings.axis], name=task, score_name="pass_rate")
             fc = forecast(curve, at=at, threshold=self.settings.threshold)
         except ForecastRefused as error:
-            return {"verdict": "NO-FORECAST", "reasons": [str(error)], "forecast": []}, None
+            few = f"a verdict needs {MIN_POINTS_FOR_VERDICT} evaluations, the run has {len(found)}"
+            reason = few if len(found) < MIN_POINTS_FOR_VERDICT else str(error)
+            return {"verdict": "NO-FORECAST", "reasons": [reason], "forecast": []}, None
         return fc.to_dict(), None if fc.verdict == "NO-FORECAST" else fc.table[-1]
 
     def _write(self, answer: dict[str, Any]) -> None:
