@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "late"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Rollout:
             `loss_mask` is False.
         loss_mask: (t,) True where the policy sampled the token; inserted tokens are False.
         policy_versions: (t,) version of the weights that computed each token; never decreasing.
-        finish_reason: "stop" for an end token, "length" where the budget ran out.
+        finish_reason: "stop" for an end token, "length" where the budget ran out, "late" for one that its engine did
+            not bring in time: it has no tokens, is no answer and must be excluded.
         interrupted: the thinking was ended by inserting the phrase. truncated: the answer ran out of tokens.
     """
 

@@ -95,6 +95,7 @@ class StubGenerator:
         self.queue: list[tuple[int, Prompt]] = []
         self.running: list[tuple[int, int, Prompt, list[int]]] = []
         self.version, self.skill, self.polls, self.made = -1, 0.0, 0, 0
+        self.silent_seconds = 0.0
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -108,6 +109,9 @@ class StubGenerator:
 
     def state(self) -> Mapping[str, Any]:
         return {"version": self.version}
+
+    def close(self) -> None:
+        pass
 
     def poll(self) -> list[Rollout]:
         self.polls += 1

@@ -176,6 +176,11 @@ class GeneratorProcess:
         """As of the last heartbeat, with the child's own busy and idle seconds."""
         return self._state
 
+    @property
+    def silent_seconds(self) -> float:
+        """Since its last message, or since it was started."""
+        return self.engine.silent_seconds
+
     def unfinished(self) -> list[tuple[int, Prompt]]:
         """What was submitted and has not come back: lost if the process dies."""
         return [(group_id, prompt) for (group_id, _), prompts in self._unfinished.items() for prompt in prompts]

@@ -21,7 +21,7 @@ from scalerl.pipeline.evaluation import Evaluation
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import MetricsLog
 from scalerl.pipeline.revival import Revivable
-from scalerl.pipeline.rows import train_row, verdicts
+from scalerl.pipeline.rows import fleet_counts, train_row, verdicts
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.schedule import Schedule
 from scalerl.pipeline.settings import ControllerSettings, Outcome
@@ -128,6 +128,8 @@ class Controller:
         """Everything that can be done now; whether that was anything."""
         if self.generator.dead is not None:
             self._revive()
+        for event in self.generator.news():
+            self.metrics.write("event", {"step": self.step, **event})
         return any([self._submit(), self._collect(), self._train(), self._poll_evaluation()])  # all of them, each time
 
     def _submit(self) -> bool:
@@ -160,7 +162,9 @@ class Controller:
     def _accept(self, rollout: Rollout) -> None:
         self.ledger.generated(len(rollout.prompt.token_ids), len(rollout.token_ids))
         place = self._buffer.add(rollout)
-        if place is not None:
+        if place is not None and rollout.finish_reason == "late":
+            self._verdict(rollout.group_id, place, None)
+        elif place is not None:
             self._verification.submit((rollout.group_id, place), rollout)
         elif self._buffer.wants(rollout.group_id):
             self.generator.submit([(rollout.group_id, rollout.prompt)])
@@ -168,10 +172,13 @@ class Controller:
     def _judge(self, wait: bool = False) -> bool:
         judged = self._verification.poll(wait)
         for (group_id, place), _, reward in judged:
-            finished = self._buffer.judge(group_id, place, reward)
-            if finished is not None:
-                self.sampler.record(finished.prompt, *verdicts(finished))
+            self._verdict(group_id, place, reward)
         return bool(judged)
+
+    def _verdict(self, group_id: int, place: int, reward: float | None) -> None:
+        finished = self._buffer.judge(group_id, place, reward)
+        if finished is not None:
+            self.sampler.record(finished.prompt, *verdicts(finished))
 
     def _train(self) -> bool:
         if self._stepper.busy:
@@ -197,9 +204,11 @@ class Controller:
             self._publish()
         self.ledger.trained(len(done.batch.token_ids))
         row = train_row(self.recipe, done.batch, done.entries, done.stats, self._buffer, self.sampler)
-        wall, busy, spent = self._clocks.restart(self.generator.state(), inline=not self.schedule.overlap)
+        generator = self.generator.state()
+        wall, busy, spent = self._clocks.restart(generator, inline=not self.schedule.overlap)
+        self.ledger.generators = float(generator.get("devices", self.ledger.generators))  # engines join and leave
         self.ledger.time(wall, busy, spent["seconds_train"])
-        self._write("train", row | spent | dict(self.counts()))
+        self._write("train", row | fleet_counts(generator) | spent | dict(self.counts()))
         every = self.settings.evaluate_every
         last = self.step == self.settings.steps
         if every and self.evaluation is not None and (last or self.step % every == 0):

@@ -47,6 +47,11 @@ class Revivable:
         state: Mapping[str, Any] = self._call(self.generator.state) or {}
         return state
 
+    def news(self) -> list[dict[str, Any]]:
+        """What a fleet of generators has to tell, for the log; nothing if it is a single one."""
+        news = getattr(self.generator, "news", None)
+        return [] if news is None else list(news())
+
     def reseed(self, *key: int) -> None:
         """Start its random numbers afresh from these integers; nothing if it has no `reseed(seed)`."""
         reseed = getattr(self.generator, "reseed", None)

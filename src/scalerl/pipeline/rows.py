@@ -44,6 +44,12 @@ def train_row(
     return row | info | {name: value for name, value in stats.items() if name != "policy_version"}
 
 
+def fleet_counts(generator: Mapping[str, Any]) -> dict[str, Any]:
+    """What a fleet of generators says in its `state()`; nothing of a single one."""
+    names = {"engines_up": "generators_up", "asked_again": "rollouts_asked_again", "late": "rollouts_late"}
+    return {name: generator[own] for own, name in names.items() if own in generator}
+
+
 def staleness_histogram(entries: Sequence[Entry], version: int) -> dict[str, int]:
     """Rollouts by the trainer's version minus the oldest version in them."""
     counts = Counter(version - r.oldest_version for e in entries for r in e.rollouts if len(r.token_ids))

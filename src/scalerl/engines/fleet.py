@@ -1,0 +1,311 @@
+"""Many generators as one: they share a queue, die and are replaced, join and leave, and the run does not notice.
+
+Work is pulled, not dealt: an engine is given a few rollouts more than it can run, and the next ones when some have come
+back, so a slow engine gets little and a fast one much. What an engine had when it was lost is generated elsewhere, from
+the beginning and with current weights; the staleness bound counts from submission, so that costs it nothing.
+
+Left out on purpose: where engines run and how they are started (`spawn` knows), and moving a half-made rollout.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from scalerl.errors import EngineDied
+from scalerl.protocols import Generator, WeightSource
+from scalerl.types import Prompt, Rollout
+
+Event = dict[str, Any]
+_LOOK_SECONDS = 1.0
+"""Between two looks at clocks: silence, late rollouts, the number of engines wanted."""
+
+
+class Member(Generator, Protocol):
+    """What a fleet asks of an engine's proxy: it starts in the background, and `state` is empty until it is up."""
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since it was last heard of, or since it was made."""
+        ...
+
+    def close(self) -> None:
+        """End it, willing or not."""
+        ...
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """When a fleet loses patience.
+
+    Attributes:
+        in_flight: most rollouts with one engine at once.
+        silent_seconds: an engine not heard of for so long is taken for dead. start_seconds: the same before its first
+            word.
+        rollout_seconds: a rollout that has been with an engine for longer is given up; None: never.
+        attempts: deaths of an engine without a rollout between them, after which it is not replaced any more.
+    """
+
+    in_flight: int
+    silent_seconds: float = 120.0
+    start_seconds: float = 900.0
+    rollout_seconds: float | None = None
+    attempts: int = 3
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Request:
+    group_id: int
+    prompt: Prompt
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.group_id, self.prompt.prompt_id
+
+
+@dataclass(eq=False)
+class _Place:
+    """One engine after another at one place of the fleet.
+
+    Attributes:
+        asked: (request, when) by its key, oldest first. given_up: rollouts that are not waited for any more.
+    """
+
+    number: int
+    engine: Member
+    asked: dict[tuple[int, str], deque[tuple[_Request, float]]] = field(default_factory=dict)
+    given_up: Counter[tuple[int, str]] = field(default_factory=Counter)
+    load: int = 0
+    deaths: int = 0
+    up: bool = False
+    leaving: bool = False
+
+    def take_back(self) -> list[_Request]:
+        """All that it was asked for, oldest first; nothing is outstanding any more."""
+        lost = sorted((pair for queue in self.asked.values() for pair in queue), key=lambda pair: pair[1])
+        self.asked.clear()
+        self.given_up.clear()
+        self.load = 0
+        return [request for request, _ in lost]
+
+
+class Fleet:
+    """See `scalerl.protocols.Generator`.
+
+    Args:
+        spawn: makes the engine of a place (0, 1, ...); returns at once. size: places at the start.
+        wanted: how many engines there should be now; None for no opinion. Asked once a second.
+        devices: that one engine holds, for the ledger.
+
+    Attributes:
+        asked_again: rollouts that died with an engine and were generated elsewhere. late: given up.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[[int], Member],
+        size: int,
+        settings: FleetSettings,
+        wanted: Callable[[], int | None] = lambda: None,
+        devices: float = 1.0,
+    ) -> None:
+        self.settings, self._spawn, self._wanted, self._devices = settings, spawn, wanted, devices
+        self._places = [_Place(number, spawn(number)) for number in range(size)]
+        self._numbers = size
+        self._queue: deque[_Request] = deque()
+        self._weights: tuple[int, WeightSource] | None = None
+        self._news: list[Event] = []
+        self._ended: dict[str, float] = {}
+        self._looked = time.monotonic()
+        self.asked_again = self.late = 0
+
+    def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
+        """Queue one rollout for each (group_id, prompt)."""
+        self._queue += [_Request(group_id, prompt) for group_id, prompt in prompts]
+        self._deal()
+
+    def poll(self) -> list[Rollout]:
+        """Rollouts that have finished anywhere.
+
+        Raises:
+            EngineDied: no engine is left, and none can be had.
+        """
+        found: list[Rollout] = []
+        for place in list(self._places):
+            found += self._accepted(place, self._try(place, place.engine.poll) or [])
+            if not place.up and self._try(place, place.engine.state):
+                self._welcome(place)
+        if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            found += self._look()
+        self._deal()
+        return found
+
+    def update_weights(self, version: int, source: WeightSource) -> None:
+        """Pass new weights on; an engine that comes up later is given the newest."""
+        self._weights = version, source
+        for place in list(self._places):
+            if place.up:
+                self._try(place, partial(place.engine.update_weights, version, source))
+
+    def state(self) -> Mapping[str, Any]:
+        """Sums over all engines, dead ones too, so that no counter ever falls; `version` is the oldest in use."""
+        sums = dict(self._ended)
+        versions: list[int] = []
+        for place in self._places:
+            for name, value in (self._try(place, place.engine.state) or {}).items():
+                if name == "version":
+                    versions.append(value)
+                elif isinstance(value, int | float):
+                    sums[name] = sums.get(name, 0) + value
+        up = sum(place.up for place in self._places)
+        own = {"engines": len(self._places), "engines_up": up, "devices": self._devices * len(self._places)}
+        own |= {"queued": sums.get("queued", 0) + len(self._queue), "asked_again": self.asked_again, "late": self.late}
+        return sums | own | ({"version": min(versions)} if versions else {})
+
+    def news(self) -> list[Event]:
+        """What has happened to engines since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def resize(self, size: int) -> None:
+        """Have so many engines: new ones start, surplus ones finish what they have and go."""
+        staying = [place for place in self._places if not place.leaving]
+        for place in staying[size:]:
+            place.leaving = True
+        for _ in range(size - len(staying)):
+            self._places.append(_Place(self._numbers, self._spawn(self._numbers)))
+            self._say("generator joins", self._places[-1])
+            self._numbers += 1
+
+    def close(self) -> None:
+        """End all engines."""
+        for place in self._places:
+            place.engine.close()
+        self._places.clear()
+
+    def _try(self, place: _Place, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except EngineDied as error:
+            self._lose(place, error)
+            return None
+
+    def _welcome(self, place: _Place) -> None:
+        place.up = True
+        if self._weights is not None:
+            version, source = self._weights
+            self._try(place, partial(place.engine.update_weights, version, source))
+
+    def _accepted(self, place: _Place, rollouts: Sequence[Rollout]) -> Iterator[Rollout]:
+        for rollout in rollouts:
+            key = rollout.group_id, rollout.prompt.prompt_id
+            place.deaths = 0
+            if place.given_up[key]:
+                place.given_up[key] -= 1
+            elif key in place.asked:
+                self._forget(place, key)
+                yield rollout
+
+    @staticmethod
+    def _forget(place: _Place, key: tuple[int, str]) -> _Request:
+        queue = place.asked[key]
+        request, _ = queue.popleft()
+        place.load -= 1
+        if not queue:
+            del place.asked[key]
+        return request
+
+    def _deal(self) -> None:
+        """Give what waits to whoever has room, a group to one engine: it then computes the prompt once."""
+        while self._queue:
+            ready = [p for p in self._places if p.up and not p.leaving and p.load < self.settings.in_flight]
+            if not ready:
+                return
+            place = min(ready, key=lambda p: p.load)
+            group, room = self._queue[0].group_id, self.settings.in_flight - place.load
+            taken: list[_Request] = []
+            while self._queue and len(taken) < room and self._queue[0].group_id == group:
+                taken.append(self._queue.popleft())
+            now = time.monotonic()
+            for request in taken:  # before they are sent: an engine that dies of it gives them back
+                place.asked.setdefault(request.key, deque()).append((request, now))
+            place.load += len(taken)
+            requests = [(request.group_id, request.prompt) for request in taken]
+            self._try(place, partial(place.engine.submit, requests))
+
+    def _look(self) -> list[Rollout]:
+        """Everything that depends on clocks."""
+        wanted = self._wanted()
+        if wanted is not None:
+            self.resize(max(wanted, 1))
+        late: list[Rollout] = []
+        for place in list(self._places):
+            patience = self.settings.silent_seconds if place.up else self.settings.start_seconds
+            if place.engine.silent_seconds > patience:
+                self._lose(place, EngineDied(f"generator {place.number} has said nothing for {patience:g} s"))
+            elif place.leaving and not place.load:
+                self._remove(place)
+                self._say("generator left", place)
+            else:
+                late += self._give_up(place)
+        return late
+
+    def _give_up(self, place: _Place) -> list[Rollout]:
+        patience = self.settings.rollout_seconds
+        if patience is None:
+            return []
+        since = time.monotonic() - patience
+        late: list[Rollout] = []
+        for key in list(place.asked):
+            while key in place.asked and place.asked[key][0][1] < since:
+                late.append(_late(self._forget(place, key)))
+                place.given_up[key] += 1
+        self.late += len(late)
+        return late
+
+    def _lose(self, place: _Place, error: EngineDied) -> None:
+        """An engine is gone: its rollouts go back to the head of the queue, and another takes its place."""
+        if place not in self._places:
+            return
+        lost = place.take_back()
+        self._queue.extendleft(reversed(lost))
+        self.asked_again += len(lost)
+        self._remove(place)
+        place.deaths += 1
+        if not place.leaving and place.deaths <= self.settings.attempts:
+            place.engine, place.up = self._spawn(place.number), False
+            self._places.append(place)
+            self._say("generator replaced", place, error, rollouts_asked_again=len(lost))
+            return
+        self._say("generator given up", place, error, rollouts_asked_again=len(lost))
+        if not self._places:
+            raise error
+
+    def _remove(self, place: _Place) -> None:
+        try:
+            ended = place.engine.state()
+        except EngineDied:
+            ended = {}
+        for name in ("tokens_generated", "tokens_prefilled", "decode_steps", "seconds_busy", "seconds_idle"):
+            self._ended[name] = self._ended.get(name, 0) + ended.get(name, 0)
+        self._places.remove(place)
+        place.engine.close()
+
+    def _say(self, event: str, place: _Place, error: EngineDied | None = None, **more: Any) -> None:
+        reason = {} if error is None else {"reason": str(error)}
+        self._news.append({"event": event, "generator": place.number, **reason, **more})
+
+
+def _late(request: _Request) -> Rollout:
+    """Stands for a rollout that nobody waits for: no tokens, and never trained."""
+    nothing = np.zeros(0, dtype=np.int64)
+    return Rollout(
+        request.prompt, request.group_id, nothing, np.zeros(0, np.float32), np.zeros(0, np.bool_), nothing, "late"
+    )
