@@ -11,7 +11,7 @@ from test_files import PLAIN, Characters
 
 from scalerl.errors import InputError, VerifierError
 from scalerl.tasks import Guard, build_task
-from scalerl.tasks.guard import finite_reward
+from scalerl.tasks.guard import OffScale, score
 from scalerl.tasks.mixture import Mixture
 from scalerl.types import Prompt
 
@@ -31,8 +31,8 @@ class Stub:
         return self.outcome  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("outcome", [1, 0.0, True, -1.5, np.float32(0.5), np.int64(1)])
-def test_numbers_are_rewards(outcome: object) -> None:
+@pytest.mark.parametrize("outcome", [1, 0.0, True, -1, np.float32(0.5), np.int64(1)])
+def test_numbers_from_minus_1_to_1_are_scores(outcome: object) -> None:
     guard = Guard(Stub("t", outcome=outcome))
     assert guard.verify(Prompt((), "q", "t"), "") == float(outcome)
     assert guard.counts() == {"verified/t": 1.0}
@@ -54,13 +54,26 @@ def test_numbers_are_rewards(outcome: object) -> None:
         (10**400, "VerifierError"),
     ],
 )
-def test_what_raises_or_is_no_number_is_excluded_and_counted(outcome: object, kind: str) -> None:
+def test_what_raises_or_is_no_number_is_excluded_and_counted(
+    outcome: object, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     guard = Guard(Stub("t", outcome=outcome))
-    assert guard.verify(Prompt((), "q", "t"), "") is None
+    assert guard.verify(Prompt((), "what\nis it?", "t"), "") is None
     assert guard.counts() == {"excluded/t": 1.0, f"excluded/t/{kind}": 1.0}
     if not isinstance(outcome, BaseException):
-        with pytest.raises(VerifierError, match="the verifier returned"):
-            finite_reward(outcome)
+        with pytest.raises(VerifierError, match="it returned"):
+            score(outcome)
+    [warning] = caplog.messages
+    assert warning.startswith("task t, its verifier, on prompt 'what is it?': no verdict (")
+    assert "\n" not in warning
+
+
+@pytest.mark.parametrize("outcome", [2, 100.0, -1.5, np.float32(1.01)])
+def test_a_score_off_the_scale_ends_the_run(outcome: float) -> None:
+    guard = Guard(Stub("t", outcome=outcome))
+    with pytest.raises(OffScale, match=rf"task t, .* 'q'\: it returned {float(outcome):g}: return 1 for correct"):
+        guard.verify(Prompt((), "q", "t"), "")
+    assert guard.counts() == {}
 
 
 def test_an_interrupt_still_ends_the_run() -> None:
@@ -77,7 +90,7 @@ def test_a_verifier_that_only_fails_ends_the_run_with_its_error() -> None:
         task.outcome = 1.0
         assert guard.verify(prompt, "") == 1.0
         task.outcome = ValueError("broken")
-    with pytest.raises(VerifierError, match=r"task t: .*ValueError: broken\), the 5th failure in a row"):
+    with pytest.raises(VerifierError, match=r"task t, .*ValueError: broken\), the 5th failure in a row"):
         list(map(guard.verify, [prompt] * 5, [""] * 5))
 
 

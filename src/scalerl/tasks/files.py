@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scalerl.errors import InputError, VerifierError
+from scalerl.errors import InputError
 from scalerl.tasks.encoding import Messages, PromptEncoder, Tokenizer, after_thinking
 from scalerl.tasks.rows import Row, rows, value
 from scalerl.tasks.splits import Split, held_out_part, known_split
@@ -67,6 +67,7 @@ class FileTask:
         if not 0 < held_out < 1:
             raise InputError(f"{self.name}: held_out {held_out} is no share; give one between 0 and 1, such as 0.1")
         paths = list(dict.fromkeys(str(Path(place).resolve()) for place in (".", folder, self.path.parent)))
+        self.verifier_name = verifier
         self._verifier = make_verifier(verifier, verifier_options, paths)
         self._spelt = verifier in _SPELT
         self._places: dict[str, str] = {}
@@ -99,18 +100,13 @@ class FileTask:
         return self._prompts[side]
 
     def verify(self, prompt: Prompt, completion: str) -> float:
-        """The verifier's verdict; an unfinished thought is worth 0.
-
-        Raises:
-            VerifierError: naming the row, where the verifier failed.
-        """
+        """The verifier's verdict; an unfinished thought is worth 0. What the verifier raises is raised."""
         text = completion if self.keep_thinking else after_thinking(completion, self.encoder.opens_thought)
-        if text is None:
-            return 0.0
-        try:
-            return self._verifier(prompt.text, text, prompt.answer)
-        except VerifierError as error:
-            raise VerifierError(f"{self._places.get(prompt.prompt_id, self.path)}: {error}") from error
+        return 0.0 if text is None else self._verifier(prompt.text, text, prompt.answer)
+
+    def judged_by(self, prompt: Prompt) -> str:
+        """The verifier and the row of a prompt, for messages."""
+        return f"verifier {self.verifier_name}, {self._places.get(prompt.prompt_id, self.path)}"
 
     def close(self) -> None:
         """End the verifier's processes, if it has some."""

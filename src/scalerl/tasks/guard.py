@@ -1,6 +1,9 @@
 """Verification that cannot hurt the run: what raises is excluded and counted, never rewarded with 0.
 
-A reward of 0 for our own failure would teach the model that a right answer was wrong (trap 20).
+A reward of 0 for our own failure would teach the model that a right answer was wrong (trap 20). What counts as a
+verdict is one rule: a finite number from -1 to 1. Anything else that a verifier returns is no verdict; the rollout is
+excluded and counted, as where it raises. A number off the scale ends the run instead: its verifier counts in another
+unit, so what it says within the scale is as wrong, and would be believed.
 """
 
 from __future__ import annotations
@@ -32,13 +35,15 @@ class Guard:
         self._in_a_row = 0
 
     def verify(self, prompt: Prompt, completion: str) -> float | None:
-        """The reward, finite; None where the rollout must be excluded.
+        """The score, from -1 to 1; None where the rollout must be excluded.
 
         Raises:
-            VerifierError: after `give_up_after` failures in a row.
+            OffScale: the verifier counts in another unit. VerifierError: after `give_up_after` failures in a row.
         """
         try:
-            reward = finite_reward(self.task.verify(prompt, completion))
+            reward = score(self.task.verify(prompt, completion))
+        except OffScale as error:
+            raise OffScale(f"{origin(self.task, prompt)}: {error}") from error
         # SystemExit too: a verifier that calls sys.exit() must not end the training.
         except (Exception, SystemExit) as error:
             self._exclude(prompt, error)
@@ -48,11 +53,11 @@ class Guard:
         return reward
 
     def _exclude(self, prompt: Prompt, error: BaseException) -> None:
-        kind = getattr(error.__cause__, "kind", type(error).__name__)  # what was raised in the judging process
+        kind = kind_of(error)
         first = self.excluded[prompt.task, kind] == 0
         self.excluded[prompt.task, kind] += 1
         self._in_a_row += 1
-        message = f"task {prompt.task}: the verifier failed on prompt {prompt.prompt_id} ({kind}: {error})"
+        message = f"{origin(self.task, prompt)}: no verdict ({told(error)})"
         if first:
             _log.warning("%s; such rollouts are excluded and counted", message)
         if self._in_a_row >= self.give_up_after:
@@ -67,18 +72,48 @@ class Guard:
         return found
 
 
-def finite_reward(value: object) -> float:
-    """A verifier's return value as a reward.
+class OffScale(VerifierError):
+    """A verifier returned a finite number outside of [-1, 1]."""
+
+
+def score(value: object) -> float:
+    """A verifier's return value as a score from -1 to 1.
 
     Raises:
-        VerifierError: it is no number, or not finite.
+        OffScale: it is a finite number outside of them. VerifierError: it is no finite number.
     """
     if isinstance(value, str | bytes) or value is None:
-        raise VerifierError(f"the verifier returned {value!r}; it must return a number")
+        raise VerifierError(f"it returned {value!r}; it must return a number")
     try:
-        reward = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise VerifierError(f"the verifier returned {type(value).__name__}; it must return a number") from error
-    if not math.isfinite(reward):
-        raise VerifierError(f"the verifier returned {reward}; rewards must be finite")
-    return reward
+        found = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        found = math.inf
+    except (TypeError, ValueError) as error:
+        raise VerifierError(f"it returned a {type(value).__name__}; it must return a number") from error
+    if not math.isfinite(found):
+        raise VerifierError(f"it returned {found}; scores must be finite")
+    if abs(found) > 1:
+        raise OffScale(
+            f"it returned {found:g}: return 1 for correct, 0 or -1 for wrong, or partial credit between 0 and 1; "
+            "mend the verifier"
+        )
+    return found
+
+
+def origin(task: Task, prompt: Prompt) -> str:
+    """Who judges a prompt, and which one it is, for messages."""
+    part = getattr(task, "tasks", {}).get(prompt.task, task)
+    tell = getattr(part, "judged_by", None)
+    who = "its verifier" if tell is None else tell(prompt)
+    return f"task {prompt.task}, {who}, on prompt {' '.join(prompt.text.split())[:60]!r}"
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of an error; of one from a judging process, what was raised there."""
+    return str(getattr(error, "kind", getattr(error.__cause__, "kind", type(error).__name__)))
+
+
+def told(error: BaseException) -> str:
+    """An error in one line, with its kind."""
+    text = " ".join(str(error).split())[:300]
+    return text if isinstance(error, VerifierError) else f"{type(error).__name__}: {text}"
