@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -26,7 +29,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     found = resolve(preset="minimax-m1", words=["task.name=arithmetic", "task.level=easy", "engines.slots=3"], steps=4)
     found.write(tmp_path)
     assert read(tmp_path) == found
-    assert "auto" not in {found.engines.launch}
+    assert found.engines.launch != "auto"
 
 
 def test_the_small_model_has_its_own_sizes_and_the_presets_algorithm() -> None:
@@ -83,6 +86,20 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
             2,
             ["model.config: hidden_size = -3", "at least 1"],
         ),
+        ("steps:\n", 1, ["steps = None: it is empty; give a whole number"]),
+        ("steps: yes\n", 1, ["steps = True: a whole number is needed"]),
+        ("steps: .nan\n", 1, ["a whole number is needed, and a finite one"]),
+        ("recipe:\n  loss: 0\n", 2, ["not known; give one of cispo, grpo, dapo, gspo"]),
+        ("recipe:\n  interruption_phrase: ''\n", 2, ["recipe.interruption_phrase = '': it is empty"]),
+        ("recipe:\n  generations: 1\n", 2, ["at least 2, since the only answer of a group is its own mean"]),
+        ("model: {model_type:qwen3}\n", 1, ["write a space behind the colon: model_type: qwen3"]),
+        ("model:\n  model_type: qwen3\n", 2, ["belongs to a Hugging Face config: model.config.model_type"]),
+        ("model:\n  warm_start: {corruption: 1.5}\n", 2, ["model.warm_start.corruption = 1.5", "at most 1"]),
+        ("model:\n  warm_start: {level: esy}\n", 2, ["model.warm_start.level = 'esy'", "'easy'"]),
+        ("model:\n  warm_start: {learning_rate: .nan}\n", 2, ["model.warm_start.learning_rate = nan"]),
+        ("engines:\n  slots: 1.0e+12\n", 2, ["engines.slots = 1000000000000: it must be at most 10,000,000"]),
+        ("steps: 3\nfolder: nowhere\n", 2, ["/nowhere': no such folder"]),
+        ("recipe:\n  head_precision: model\nengines: {compute: bf16}\n", 2, ["'bf16'", "'fp32'", "set both alike"]),
         ("evaluation:\n  samples: 0\n", 2, ["evaluation.samples = 0", "at least 1"]),
     ],
 )
@@ -101,6 +118,55 @@ def test_a_refusal_names_the_line_and_the_nearest(tmp_path: Path, text: str, lin
 def test_a_refused_word_is_named(word: str) -> None:
     with pytest.raises(InputError, match="--set " + word.replace(".", r"\.").replace("[", r"\[")):
         resolve(words=[word])
+
+
+def leaves(cls: type, prefix: str = "") -> Iterator[str]:
+    for name, hint in get_type_hints(cls).items():
+        inner = next((o for o in (hint, *get_args(hint)) if is_dataclass(o)), None)
+        yield from [f"{prefix}{name}"] if inner is None else leaves(inner, f"{prefix}{name}.")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", list(leaves(Settings)))
+def test_whatever_a_setting_is_given_it_is_taken_or_refused_by_name(key: str) -> None:
+    for value in ("", "''", "true", "-1", "0", "1e300", "9" * 400, ".nan", "-.inf", "xyz", "[1]", "{a: 1}", "1.5"):
+        said = refusal(f"{key}={value}")
+        parts = key.split(".")
+        named = {".".join(parts[i:]) for i in range(len(parts))}
+        assert said is None or any(name in said.removeprefix(f"--set {key}={value}: ") for name in named), said
+        assert said is None or "\n" not in said
+
+
+def refusal(word: str) -> str | None:
+    """What is said against it, None where it is taken."""
+    try:
+        resolve(words=[word])
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def test_the_head_has_one_precision_on_both_sides() -> None:
+    for dtype in ("fp32", "bf16"):
+        found = resolve(words=["recipe.head_precision=model", f"engines.generator_dtype={dtype}"])
+        assert found.engines.compute == dtype  # auto might measure the other as faster
+    assert resolve().engines.compute == "auto"
+
+
+def test_more_threads_than_cores_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert resolve(words=["engines.trainer_threads=1000"]).engines.trainer_threads == 1000
+    assert "engines.trainer_threads = 1000: this machine has" in caplog.text
+
+
+def test_a_folder_begins_at_the_file_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "run.yaml").write_text("folder: data\n")
+    assert resolve(tmp_path / "run.yaml").folder == str((tmp_path / "data").resolve())
+    monkeypatch.chdir(tmp_path / "data")
+    assert resolve(tmp_path / "run.yaml", words=["folder=."]).folder == str((tmp_path / "data").resolve())
+    found = resolve(tmp_path / "run.yaml")
+    found.write(tmp_path)
+    (tmp_path / "data").rmdir()
+    assert read(tmp_path) == found  # what has gone since is the task's to miss
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

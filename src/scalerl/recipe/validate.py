@@ -20,6 +20,8 @@ CLIPS: dict[str, tuple[float | None, float]] = {
     "dapo": (0.2, 0.26),
     "gspo": (3e-3, 4e-3),
 }
+MOST = 10**7
+"""Of tokens, prompts, rollouts, slots: more would not fit any memory, and is a slip."""
 _ONLY = {"master_weights": "a step of the usual learning rates rounds to nothing in bf16"}
 # Names that other tools or habits bring, whose nearest spelling here would mislead.
 _ELSEWHERE = {
@@ -47,11 +49,20 @@ def one_of(name: str, value: Any, valid: tuple[str, ...]) -> str:
         return value
     if name in _ONLY:
         raise InputError(f"{name} = {value!r}: {_ONLY[name]}; the only valid one is {valid[0]!r}")
-    near = nearest(str(value), valid)
     stem, _, k = str(value).rpartition("-")
     if name == "schedule" and stem in valid and k.isdigit():
         raise InputError(f"schedule = {value!r}: write schedule = {stem!r} and max_staleness = {k}")
-    raise InputError(f"{name} = {value!r}: not known, the nearest valid one is {near!r} (of {', '.join(valid)})")
+    raise InputError(f"{name} = {value!r}: {choice(value, valid)}")
+
+
+def choice(value: Any, valid: Sequence[str]) -> str:
+    """What may be given instead of a value that is none of the valid ones."""
+    if value is None or value == "":
+        return f"it is empty; give one of {', '.join(valid)}"
+    near = get_close_matches(str(value).lower(), valid, n=1, cutoff=0.5)
+    if near:
+        return f"not known, the nearest valid one is {near[0]!r} (of {', '.join(valid)})"
+    return f"not known; give one of {', '.join(valid)}"
 
 
 def check_names(settings: Mapping[str, Any], recipe: type[Recipe]) -> None:
@@ -78,22 +89,39 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if hint is str:
         if not isinstance(value, str):
             raise InputError(f"{name} = {value!r}: a text is needed; put it in quotes")
+        if not value:
+            raise InputError(f"{name} = '': it is empty; leave it out for its default")
         return value
-    return _number(name, value, hint)
-
-
-def _number(name: str, value: Any, kind: type[int] | type[float]) -> int | float:
     try:
-        number = math.nan if isinstance(value, bool) or value is None else float(value)
+        return number(value, hint)
+    except InputError as error:
+        raise InputError(f"{name} = {value!r}: {error}") from error
+
+
+def number(value: Any, kind: type[int] | type[float]) -> int | float:
+    """A setting's value as a number; text that is one is taken, since YAML reads 5e-7 as such.
+
+    Raises:
+        InputError: saying what is needed, without the name.
+    """
+    wanted = "a whole number" if kind is int else "a number"
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise InputError(f"it is empty; give {wanted}, or leave it out for its default")
+    try:
+        found = None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(f"{name} = {value!r}: a finite number is needed")
+        found = None
+    except OverflowError:
+        found = math.inf
+    if found is None:
+        raise InputError(f"{wanted} is needed")
+    if not math.isfinite(found):
+        raise InputError(f"{wanted} is needed, and a finite one")
     if kind is float:
-        return number
-    if number != round(number):
-        raise InputError(f"{name} = {value!r}: a whole number is needed, the nearest is {round(number)}")
-    return int(value) if isinstance(value, int) else round(number)
+        return found
+    if found != round(found):
+        raise InputError(f"a whole number is needed, the nearest is {round(found)}")
+    return int(value) if isinstance(value, int) else round(found)
 
 
 def check(recipe: Recipe) -> None:
@@ -102,7 +130,11 @@ def check(recipe: Recipe) -> None:
         value = getattr(recipe, name)
         if value is not None and not valid(value):
             near = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise InputError(f"{name} = {value!r}: it must be {near}")
+            why = f", since {_WHY[name]}" if name in _WHY else ""
+            raise InputError(f"{name} = {value!r}: it must be {near}{why}")
+    for name, hint in get_type_hints(type(recipe)).items():
+        if hint is int and getattr(recipe, name) > MOST:
+            raise InputError(f"{name} = {getattr(recipe, name)}: it must be at most {MOST:,}; more would fit no memory")
     _check_sampling(recipe)
     _check_clip(recipe)
     _check_rewards_and_schedule(recipe)
@@ -113,6 +145,10 @@ def _at_least(least: float) -> tuple[Callable[[float], bool], str, None]:
     return (lambda value: value >= least), f"{least:g}", None
 
 
+_WHY = {
+    "generations": "the only answer of a group is its own mean and teaches nothing",
+    "retire_at": "it is the pass rate from which a prompt is drawn no more",
+}
 _POSITIVE: tuple[Callable[[float], bool], str, None] = ((lambda value: value > 0), "a little above 0", None)
 _RANGES: dict[str, tuple[Callable[[float], bool], str, str | None]] = {
     "max_staleness": _at_least(0),
@@ -125,8 +161,8 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str, str | None]] = {
     "completion_tokens": _at_least(1),
     "prompt_tokens": _at_least(1),
     "prompts_per_step": _at_least(1),
-    "generations": _at_least(2),  # a group of one is its own mean and teaches nothing
-    "learning_rate": _POSITIVE,
+    "generations": _at_least(2),
+    "learning_rate": ((lambda value: 0 < value <= 1), "a little above 0", "1"),
     "warmup_steps": _at_least(0),
     "adam_beta1": ((lambda value: 0 <= value < 1), "0", "a little below 1"),
     "adam_beta2": ((lambda value: 0 <= value < 1), "0", "a little below 1"),

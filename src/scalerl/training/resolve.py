@@ -6,19 +6,22 @@ here: 14,000 tokens a rollout mean nothing to a model of a million parameters.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scalerl.errors import InputError
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.recipe.presets import PRESETS
 from scalerl.recipe.recipe import Recipe
 from scalerl.tasks.arithmetic import LEVELS
-from scalerl.training.settings import CONFIG, Settings
+from scalerl.training.settings import CONFIG, THREADS, EngineSettings, Settings
 from scalerl.training.tree import Sources, Tree, build
+
+_log = logging.getLogger("scalerl.training")
 
 
 def small(longest: int) -> Tree:
@@ -51,7 +54,14 @@ def resolve(
         if value is not None:
             sources.put(key, value, f"{option} {value}")
     sources.set(words)
-    return _resolved(sources, (file.parent if file is not None else Path()).resolve())
+    settings = _resolved(sources, (file.parent if file is not None else Path()).resolve())
+    if not Path(settings.folder).is_dir():
+        raise InputError(
+            f"{sources.place('folder')}: folder = {settings.folder!r}: no such folder; name the one that relative "
+            "paths begin in, or leave it out"
+        )
+    _warn_of_threads(settings.engines)
+    return settings
 
 
 def read(directory: Path) -> Settings:
@@ -77,12 +87,29 @@ def _resolved(sources: Sources, folder: Path) -> Settings:
     task = sources.tree.get("task")
     if isinstance(task, Mapping) and not {"name", "tasks"} & set(task):
         sources.defaults({"task": {"name": "arithmetic"}})  # as without any: `task.level=easy` is enough
-    sources.defaults({"folder": str(folder)})
+    _absolute_folder(sources, folder)
     if warm:
         _put_small_below(sources, name)
         if model is None or isinstance(model, Mapping):
             _start_with(_chains(sources.tree.get("task")), sources)
     return _on_this_machine(build(Settings, sources.tree, sources), sources)
+
+
+def _absolute_folder(sources: Sources, own: Path) -> None:
+    """One that a file names begins at the file, one of the command line where that is typed."""
+    said = sources.tree.get("folder", str(own))
+    if isinstance(said, str) and said:
+        begin = Path() if sources.place("folder").startswith("--set") else own
+        said = str((begin / said).resolve())
+    sources.tree["folder"] = said
+
+
+def _warn_of_threads(engines: EngineSettings) -> None:
+    cores = os.cpu_count() or 1
+    for name in THREADS:
+        if (getattr(engines, name) or 0) > cores:
+            _log.warning("engines.%s = %d: this machine has %d cores, and more threads than that wait for each other",
+                         name, getattr(engines, name), cores)  # fmt: skip
 
 
 def _chains(task: Any) -> Tree:
@@ -155,9 +182,8 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
     engines = replace(
         engines,
         launch=launch,
-        capacity=engines.capacity or _fresh(engines.slots, settings.recipe),
-        # What is measured as faster may differ from one start to the next, and lockstep must not.
-        compute="fp32" if lockstep and engines.compute == "auto" else engines.compute,
+        capacity=engines.capacity or _fresh(engines.slots * engines.generators, settings.recipe),
+        compute=_compute(settings, sources),
         generator_threads=engines.generator_threads or half,
         trainer_threads=engines.trainer_threads or half,
         evaluation_threads=engines.evaluation_threads or half,
@@ -168,6 +194,24 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
     model = settings.model
     model = replace(model, path=_absolute(model.path, folder), tokenizer=_absolute(model.tokenizer, folder))
     return replace(settings, engines=engines, model=model)
+
+
+def _compute(settings: Settings, sources: Sources) -> Literal["auto", "fp32", "bf16"]:
+    """Of the trainer, where it is decided here.
+
+    What is measured as faster may differ from one start to the next, and lockstep must not. A head that is no fp32 one
+    runs in the dtype of its side, and in two dtypes is worse than in either (TRAPS 4).
+    """
+    engines = settings.engines
+    if settings.recipe.head_precision == "fp32":
+        return "fp32" if engines.compute == "auto" and settings.recipe.schedule == "lockstep" else engines.compute
+    if engines.compute not in ("auto", engines.generator_dtype):
+        both = f"engines.compute = {engines.compute!r} and engines.generator_dtype = {engines.generator_dtype!r}"
+        raise InputError(
+            f"{sources.place('recipe.head_precision')}: recipe.head_precision = 'model': {both} would run the two "
+            "heads in two precisions, worse than in either; set both alike, or head_precision to 'fp32'"
+        )
+    return engines.generator_dtype
 
 
 def _fresh(slots: int, recipe: Recipe) -> int | None:

@@ -16,6 +16,8 @@ import yaml
 
 from scalerl.errors import InputError
 from scalerl.recipe.recipe import Recipe
+from scalerl.recipe.validate import MOST, choice
+from scalerl.tasks.arithmetic import LEVELS
 from scalerl.training.stop_when import StopWhen
 from scalerl.training.tree import Tree
 
@@ -23,6 +25,9 @@ CONFIG = "config.yaml"
 Axis = Literal["flops", "tokens", "device_hours", "step"]
 MOST_SEED = 2**63 - 1
 """What torch's generators take, with room for the seeds that are derived from it."""
+THREADS = ("generator_threads", "trainer_threads", "evaluation_threads")
+_MOST_CHAIN = 100  # the small model has 512 positions
+_MOST_SIZE = 10**6
 _SIZES = ("_size", "_heads", "_layers", "_dim")
 
 
@@ -54,10 +59,15 @@ class WarmStart:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "intermediate_size"):
-            _at_least(name, getattr(self, name), 1)
+            _within(name, getattr(self, name), 1, _MOST_SIZE)
         _seed(self.seed)
-        if self.learning_rate <= 0:
-            raise InputError(f"learning_rate = {self.learning_rate}: it must be above 0, e.g. 1e-3")
+        _within("learning_rate", self.learning_rate, 1e-9, 1)
+        for name in ("corruption", "interrupted"):
+            _within(name, getattr(self, name), 0, 1)
+        _within("min_steps", self.min_steps, 1, _MOST_CHAIN)
+        _within("max_steps", self.max_steps, self.min_steps, _MOST_CHAIN)
+        if self.level not in LEVELS:
+            raise InputError(f"level = {self.level!r}: {choice(self.level, list(LEVELS))}")
         if self.heads % self.kv_heads:
             raise InputError(f"kv_heads = {self.kv_heads}: it must divide heads = {self.heads}")
 
@@ -96,6 +106,7 @@ class EngineSettings:
     Attributes:
         launch: process: generator, trainer and evaluation in processes of their own. inline: all in one, for tests and
             for lockstep. auto: inline for lockstep, else process.
+        generators: how many; `echo N > RUN/generators` changes it while the run goes on.
         generator_threads, trainer_threads, evaluation_threads: of torch; null: half of the cores each.
         slots: rollouts that are generated at once. evaluation_slots: null: as many.
         generator_dtype: of the weights that generate.
@@ -104,10 +115,15 @@ class EngineSettings:
         activation_checkpointing, compiled: of the trainer.
         verify_threads: answers judged at once beside the loop; null: none for arithmetic and in lockstep, else 4.
         capacity: most prompts under way in the pipeline; null: as many as keep both busy.
-        weight_buffers: copies of the weights in shared memory.
+        weight_buffers: copies of the weights in shared memory; each generator beyond the first adds one.
+        silent_seconds: a generator that is not heard of for so long is taken for dead and replaced.
+        rollout_seconds: a rollout may take so long in its generator; then it is left out of its group, as
+            one whose verification failed is, and counted. Long rollouts are not redrawn: that would favour short ones.
+            null: it is waited for.
     """
 
     launch: Literal["auto", "process", "inline"] = "auto"
+    generators: int = 1
     generator_threads: int | None = None
     trainer_threads: int | None = None
     evaluation_threads: int | None = None
@@ -121,14 +137,18 @@ class EngineSettings:
     verify_threads: int | None = None
     capacity: int | None = None
     weight_buffers: int = 6
+    silent_seconds: float = 120.0
+    rollout_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        least = {"slots": 1, "micro_batch_tokens": 1, "weight_buffers": 5, "verify_threads": 0}
-        for name in ("generator_threads", "trainer_threads", "evaluation_threads", "evaluation_slots"):
-            least[name] = 1
-        for name, low in least.items():
+        ranges: dict[str, tuple[float, float]] = {
+            "slots": (1, MOST), "evaluation_slots": (1, MOST), "micro_batch_tokens": (1, MOST), "generators": (1, 256),
+            "weight_buffers": (5, 512), "verify_threads": (0, 256), "silent_seconds": (1, 1e6),
+            "rollout_seconds": (0.001, 1e6), **dict.fromkeys(THREADS, (1, 4096)),
+        }  # fmt: skip
+        for name, (least, most) in ranges.items():
             if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), low)
+                _within(name, getattr(self, name), least, most)
 
 
 @dataclass(frozen=True)
@@ -141,7 +161,7 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         _at_least("every", self.every, 0)
-        _at_least("samples", self.samples, 1)
+        _within("samples", self.samples, 1, MOST)
         if self.prompts is not None:
             _at_least("prompts", self.prompts, 1)
 
@@ -174,6 +194,7 @@ class ForecastSettings:
     stop_when: str | None = None
 
     def __post_init__(self) -> None:
+        _within("threshold", self.threshold, 0, 1)
         if self.stop_when is not None:
             StopWhen.parse(self.stop_when)
             if not self.renew:
@@ -223,6 +244,12 @@ class Settings:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise InputError(f"{name} = {value}: it must be at least {least}")
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        wanted = f"at least {least:g}" if value < least else f"at most {most:,}"
+        raise InputError(f"{name} = {value}: it must be {wanted}")
 
 
 def _seed(value: int) -> None:

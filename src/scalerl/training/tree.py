@@ -15,8 +15,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 
 from scalerl.errors import InputError
+from scalerl.recipe.validate import choice, number
 
 T = TypeVar("T")
+_OF_MODELS = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 Tree = dict[str, Any]
 
 
@@ -99,6 +101,10 @@ class Sources:
         return next((place for name, place in self.places.items() if name.startswith(f"{key}.")), "settings")
 
     def _locate(self, node: Any, path: str, prefix: str) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for i, part in enumerate(node.value):
+                self.places[f"{prefix}{i}"] = f"{path}:{part.start_mark.line + 1}"
+                self._locate(part, path, f"{prefix}{i}.")
         if not isinstance(node, yaml.MappingNode):
             return
         seen = set()
@@ -125,15 +131,25 @@ def build(cls: type[T], tree: Any, sources: Sources, prefix: str = "") -> T:
     hints = get_type_hints(cls)
     for name in tree:
         if name not in hints:
-            near = get_close_matches(str(name), hints, n=1, cutoff=0.0)[0]
             raise InputError(
-                f"{sources.place(f'{prefix}{name}')}: there is no setting {prefix}{name}; the nearest is {prefix}{near}"
+                f"{sources.place(f'{prefix}{name}')}: there is no setting {prefix}{name}; "
+                f"{_instead(str(name), tree[name], prefix, hints)}"
             )
     values = {name: _convert(value, hints[name], sources, f"{prefix}{name}") for name, value in tree.items()}
     try:
         return cls(**values)
     except InputError as error:
         raise InputError(_placed(str(error), sources, prefix, tuple(hints))) from error
+
+
+def _instead(name: str, value: Any, prefix: str, hints: Mapping[str, Any]) -> str:
+    """What may have been meant by a setting that does not exist."""
+    if value is None and ":" in name:
+        return f"write a space behind the colon: {name.replace(':', ': ', 1)}"
+    if prefix == "model." and name.partition(":")[0] in ("model_type", *_OF_MODELS):
+        return f"it belongs to a Hugging Face config: model.config.{name}"
+    near = get_close_matches(name, hints, n=1, cutoff=0.0)[0]
+    return f"the nearest is {prefix}{near}"
 
 
 def _placed(message: str, sources: Sources, prefix: str, names: Sequence[str]) -> str:
@@ -148,27 +164,32 @@ def _convert(value: Any, hint: Any, sources: Sources, key: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         return value if isinstance(value, hint) else build(hint, value, sources, f"{key}.")
     if origin in (types.UnionType, Union):
-        if value is None and type(None) in options:
+        inner = next(o for o in options if o is not type(None))
+        if value is None or (inner in (int, float) and value in ("null", "none")):
             return None
-        return _convert(value, next(o for o in options if o is not type(None)), sources, key)
+        return _convert(value, inner, sources, key)
     if hint is Any:
         return value
     where = f"{sources.place(key)}: {key} = {value!r}"
     if origin is Literal:
         if value in options:
             return value
-        near = get_close_matches(str(value), [str(o) for o in options], n=1, cutoff=0.0)[0]
-        raise InputError(f"{where}: the nearest valid one is {near!r} (of {', '.join(map(str, options))})")
+        raise InputError(f"{where}: {choice(value, options)}")
     if hint is bool:
         if isinstance(value, bool):
             return value
         raise InputError(f"{where}: true or false is needed")
     if hint is str:
+        if value is None or value == "":
+            raise InputError(f"{where}: it is empty; give a text, or leave it out for its default")
         if isinstance(value, str):
             return value
         raise InputError(f"{where}: a text is needed; put it in quotes")
     if hint in (int, float):
-        return _number(value, hint, where)
+        try:
+            return number(value, hint)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
     if origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(_convert(v, options[0], sources, key) for v in value)
@@ -176,21 +197,6 @@ def _convert(value: Any, hint: Any, sources: Sources, key: str) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise InputError(f"{where}: a mapping is needed")
-
-
-def _number(value: Any, kind: type[int] | type[float], where: str) -> int | float:
-    """Numbers may come as text: YAML reads 5e-7 as such."""
-    try:
-        number = float("nan") if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    if not abs(number) < float("inf"):
-        raise InputError(f"{where}: a finite number is needed")
-    if kind is float:
-        return number
-    if number != round(number):
-        raise InputError(f"{where}: a whole number is needed, the nearest is {round(number)}")
-    return int(value) if isinstance(value, int) else round(number)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
