@@ -323,6 +323,6 @@ def test_maths_from_a_file(data: Path) -> None:
     prompt = task.prompts("train")[1]
     assert task.verify(prompt, rf"\boxed{{\frac{{{2 * prompt.answer}}}{{2}}}}") == 1.0
     assert task.verify(prompt, rf"<think>\boxed{{{prompt.answer}}}") == 0.0
-    with pytest.raises(VerifierError, match="^even the reference"):
+    with pytest.raises(VerifierError, match=r"^even the reference"):
         task.verify(Prompt((), "x", "sums", "no idea at all"), "1")
     task.close()

@@ -19,6 +19,7 @@ from scalerl.pipeline.checkpoint import Checkpoints
 from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.metrics import NAME, Row
 from scalerl.pipeline.settings import Outcome
+from scalerl.tasks.trial import trial
 from scalerl.training.assemble import Run, assembled
 from scalerl.training.claim import claimed_new
 from scalerl.training.model import Origin, origin
@@ -53,6 +54,7 @@ def train(
 
     Raises:
         InputError: the directory holds a run already, or the settings cannot be carried out.
+        VerifierError: the verifier cannot work.
         EngineDied: an engine died again and again.
     """
     with claimed_new(directory):
@@ -112,6 +114,8 @@ def _attempt(
             found = closing.enter_context(assembled(settings, directory, begin, checkpoint, heard))
         except EngineDied as error:
             raise _TrainerDied(error, 0) from error
+        if news is None:
+            trial(found.task)
         closing.enter_context(renewal.beside(stop.ask))
         renewal.remember(directory / NAME)
         if news is not None:
