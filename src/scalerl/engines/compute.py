@@ -33,9 +33,7 @@ def make_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = Fal
 
 def plain_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = False, compiled: bool = False) -> Body:
     """Hugging Face's own body, of any architecture."""
-    _fp32_attention(model)
-    if activation_checkpointing:
-        _recompute_activations(model)
+    prepare(model, activation_checkpointing)
     module: Any = body(model)
     run = torch.compile(module, dynamic=True) if compiled else module
     kind = next(model.parameters()).device.type
@@ -46,6 +44,13 @@ def plain_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = Fa
         return hidden
 
     return forward
+
+
+def prepare(model: nn.Module, activation_checkpointing: bool) -> None:
+    """What must be set in a Hugging Face model before its own body is trained."""
+    _fp32_attention(model)
+    if activation_checkpointing:
+        _recompute_activations(model)
 
 
 def choose_dtype(model: nn.Module, tokens: int, width: int = 64) -> Literal["fp32", "bf16"]:

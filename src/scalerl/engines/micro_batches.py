@@ -7,8 +7,10 @@ before the split, any split has the same gradient (TRAPS 9-11).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,22 +51,51 @@ class MicroBatch:
         """Inputs computed, padding included."""
         return self.token_ids.numel()
 
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same with its tensors on a device."""
+        if self.token_ids.device == device:
+            return self
+        moved: dict[str, Any] = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
-def split(batch: Batch, token_budget: int) -> Iterator[MicroBatch]:
+
+def split(batch: Batch, token_budget: int, rank: int = 0, ranks: int = 1) -> Iterator[MicroBatch]:
     """Micro-batches of at most `token_budget` inputs, padding included; one sequence alone may exceed it.
 
     What predicts nothing that is trained is left out: all after the last target of a sequence, and sequences without
     one.
+
+    Args:
+        rank, ranks: only this rank's share of the sequences; the shares have nearly as many inputs each.
     """
     starts, last = _extents(batch)
     lengths = last - starts  # the last target itself is not an input
     order = np.argsort(lengths, kind="stable")
     order = order[lengths[order] > 0]
+    if ranks > 1:
+        order = order[_owners(lengths[order], ranks) == rank]
     begin = 0
     for end in _cuts(lengths[order], token_budget):
         chosen = order[begin:end]
         yield _gather(batch, starts[chosen], lengths[chosen])
         begin = end
+
+
+def empty() -> MicroBatch:
+    """One input and no target: a rank computes it, to no effect, while others still have sequences (TRAPS 11)."""
+    ids, floats = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+    one = torch.ones(1, dtype=torch.int64)
+    return MicroBatch(one[None] * 0, one, ids, ids, np.zeros(0, np.int64), floats, floats, floats, ids, tokens=0)
+
+
+def _owners(lengths: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
+    """Which rank takes which of these ascending lengths: from the longest on, whoever has the fewest inputs so far."""
+    owners = np.zeros(len(lengths), np.int64)
+    load = [(0, rank) for rank in range(ranks)]
+    for i in range(len(lengths) - 1, -1, -1):
+        inputs, owners[i] = load[0]
+        heapq.heapreplace(load, (inputs + int(lengths[i]), int(owners[i])))
+    return owners
 
 
 def _extents(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

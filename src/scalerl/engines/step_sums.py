@@ -28,7 +28,12 @@ class StepSums:
     stats: LossStats | None = None
 
     def add(self, part: MicroBatch, loss: Tensor, stats: LossStats, nats: float) -> None:
-        """One micro-batch: its loss, the loss's statistics and the sum of its targets' entropies."""
+        """One micro-batch: its loss, the loss's statistics and the sum of its targets' entropies.
+
+        One without inputs only kept other ranks company, and does not count.
+        """
+        if part.tokens == 0:
+            return
         self.loss += float(loss.detach())
         self.entropy += nats
         self.tokens += part.tokens

@@ -10,6 +10,7 @@ Left out on purpose: sharding over machines; a trainer that does it implements t
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ class TrainerSettings:
         micro_batch_tokens: inputs of one forward pass, padding included; memory grows with it.
         compute: of the body. "auto" measures which is faster; a checkpoint keeps what was found.
         activation_checkpointing: computes each layer again in the backward pass, for memory.
+        reshard_after_forward: on many ranks, gathers a layer's weights once more for its backward pass, for memory.
         compiled: torch.compile of the body; needs a C++ compiler.
     """
 
@@ -66,6 +68,7 @@ class TrainerSettings:
     compute: ComputeDtype = "auto"
     activation_checkpointing: bool = False
     compiled: bool = False
+    reshard_after_forward: bool = True
 
     @classmethod
     def from_recipe(
@@ -151,7 +154,7 @@ class TorchTrainer:
         sums = StepSums()
         seconds = {"seconds_forward": 0.0, "seconds_backward": 0.0}
         with self._body.step() if isinstance(self._body, FusedBody) else nullcontext():
-            for part in split(batch, self.settings.micro_batch_tokens):
+            for part in self._parts(batch):
                 started = time.perf_counter()
                 loss, stats, nats = self._loss(part)
                 forwarded = time.perf_counter()
@@ -159,14 +162,14 @@ class TorchTrainer:
                 seconds["seconds_forward"] += forwarded - started
                 seconds["seconds_backward"] += time.perf_counter() - forwarded
                 sums.add(part, loss, stats, nats)
-        return sums.metrics() | seconds
+        return self._total(sums).metrics() | seconds
 
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> Tensor:
         """(n,) log-probability of each target under the present weights, at its place in the batch; 0 elsewhere."""
         found = torch.zeros(len(batch.token_ids), dtype=torch.promote_types(self._dtype, torch.float32))
-        for part in split(batch, self.settings.micro_batch_tokens):
-            found[torch.from_numpy(part.batch_index)] = self._logprobs(self.model, self._body, part)[0]
+        for part in self._parts(batch):
+            found[torch.from_numpy(part.batch_index)] = self._logprobs(self.model, self._body, part)[0].cpu()
         return found
 
     def weights(self) -> WeightSource:
@@ -200,6 +203,14 @@ class TorchTrainer:
         bf16 = self.compute == "bf16"
         body = make_body(self.model, bf16, self.settings.activation_checkpointing, self.settings.compiled)
         return body, None if self.reference is None else make_body(self.reference, bf16)
+
+    def _parts(self, batch: Batch) -> Iterable[MicroBatch]:
+        """What this process computes of a batch."""
+        return split(batch, self.settings.micro_batch_tokens)
+
+    def _total(self, sums: StepSums) -> StepSums:
+        """Over all that take part."""
+        return sums
 
     def _loss(self, part: MicroBatch) -> tuple[Tensor, LossStats, float]:
         settings = self.settings

@@ -1,0 +1,101 @@
+"""The trainer on many ranks: the same steps as `trainer.TorchTrainer`, with everything large sharded (FSDP2).
+
+One instance a rank, under an initialised `torch.distributed` (`ranks.joined`); every method is called by all ranks
+with the same arguments, and gives all of them the same result. A rank computes its share of a batch's sequences. All
+ranks take part in the same number of micro-batches, or the collectives of a layer would wait for ever: who has fewer
+adds empty ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scalerl.engines.micro_batches import MicroBatch, empty, split
+from scalerl.engines.model import named_tensors
+from scalerl.engines.sharding import ShardedSource, shard
+from scalerl.engines.step_sums import StepSums
+from scalerl.engines.trainer import TorchTrainer, TrainerSettings
+from scalerl.protocols import WeightSource
+from scalerl.recipe.loss import LossStats
+from scalerl.types import Batch
+
+
+class FSDPTrainer(TorchTrainer):
+    """See `scalerl.protocols.Trainer`. `compute` "auto" is bf16 on GPUs and fp32 elsewhere."""
+
+    def __init__(self, model: nn.Module, settings: TrainerSettings, reference: nn.Module | None = None) -> None:
+        """`model` is sharded in place; all ranks begin with the same weights, on the CPU."""
+        if not dist.is_initialized():
+            raise RuntimeError("a sharded trainer is one of several ranks: enter ranks.joined first")
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+        super().__init__(model, settings, reference)
+
+    @torch.no_grad()
+    def logprobs(self, batch: Batch) -> Tensor:
+        found = super().logprobs(batch)
+        dist.all_reduce(found)
+        return found
+
+    def weights(self) -> WeightSource:
+        """The present weights. Iterating gathers one tensor after the other, and all ranks iterate together."""
+        return ShardedSource(named_tensors(self.model))
+
+    def _resolve(self, compute: str) -> Literal["fp32", "bf16"]:
+        if compute == "auto":
+            compute = "bf16" if self.device != "cpu" else "fp32"
+        return "bf16" if compute == "bf16" and self._dtype != torch.float64 else "fp32"
+
+    def _bodies(self) -> tuple[Any, Any]:
+        bf16, kind = self.compute == "bf16", torch.device(self.device).type
+        policy = shard(self.model, self.settings, bf16, kind)
+        return policy, None if self.reference is None else shard(self.reference, self.settings, bf16, kind)
+
+    def _parts(self, batch: Batch) -> Iterable[MicroBatch]:
+        own = list(split(batch, self.settings.micro_batch_tokens, self.rank, self.ranks))
+        most = torch.tensor(len(own))
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        own += [empty()] * (int(most) - len(own))
+        return (part.to(torch.device(self.device)) for part in own)
+
+    def _logprobs(self, model: nn.Module, body: Any, part: MicroBatch) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = body.logprobs(part)
+        return found
+
+    def _total(self, sums: StepSums) -> StepSums:
+        return over_ranks(sums)
+
+    def _gradients(self) -> list[Tensor]:
+        """This rank's shards."""
+        return [p.grad.to_local() for p in self.model.parameters() if p.grad is not None]  # type: ignore[attr-defined]
+
+    def _gradient_norm(self) -> Tensor:
+        squares = torch.zeros((), dtype=torch.float64)
+        if gradients := self._gradients():
+            squares += torch.stack(torch._foreach_norm(gradients)).double().square().sum().cpu()
+        dist.all_reduce(squares)
+        return squares.sqrt()
+
+
+def over_ranks(sums: StepSums) -> StepSums:
+    """Of all ranks together: equal on each of them."""
+    s = sums.stats
+    counts = [sums.loss, sums.entropy, sums.tokens, sums.padded, sums.sequences, sums.micro_batches]
+    if s is None:
+        found, extremes = [0.0] * 5, [torch.inf, torch.inf]
+    else:
+        found = [float(t) for t in (s.tokens, s.dropped, s.ratio_sum, s.at_bound, s.mismatch_sum)]
+        extremes = [float(s.ratio_min), -float(s.ratio_max)]
+    total = torch.tensor(counts + found, dtype=torch.float64)
+    lowest = torch.tensor(extremes, dtype=torch.float64)
+    dist.all_reduce(total)
+    dist.all_reduce(lowest, dist.ReduceOp.MIN)
+    tokens, dropped, ratio_sum, at_bound, mismatch_sum = total[6:]
+    stats = LossStats(tokens, dropped, ratio_sum, lowest[0], -lowest[1], at_bound, mismatch_sum)
+    loss, entropy, tokens_in, padded, sequences, micro_batches = total[:6].tolist()
+    return StepSums(loss, entropy, tokens_in, padded, sequences, micro_batches, stats if micro_batches else None)
