@@ -1,69 +1,41 @@
 """Settings -> task, tokenizer, engines, controller: one run, ready to start or to go on from a checkpoint.
 
-inline    everything in this process
-process   main = controller; a generator, a trainer and an evaluating generator as children
+Where the engines run is a launcher's business: `launch_inline.py`, `launch_process.py`. Nothing here knows which.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from scalerl.engines.generator import GeneratorSettings, TorchGenerator
-from scalerl.engines.model import count_parameters, export_model, named_tensors
-from scalerl.engines.process import GeneratorProcess, TrainerProcess
-from scalerl.engines.trainer import TorchTrainer, TrainerSettings
-from scalerl.engines.weights import SharedWeights
+from scalerl.engines.generator import GeneratorSettings
+from scalerl.engines.model import count_parameters
 from scalerl.errors import InputError
 from scalerl.pipeline.checkpoint import Checkpoints
 from scalerl.pipeline.controller import Controller
-from scalerl.pipeline.evaluation import Evaluation, Hold
+from scalerl.pipeline.evaluation import Evaluation
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import MetricsLog, Row
-from scalerl.pipeline.revival import Revivable
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.pipeline.verification import Decode, Verification
-from scalerl.protocols import Generator, Task
+from scalerl.protocols import Task
 from scalerl.tasks.guard import Guard
 from scalerl.tasks.registry import build_task
 from scalerl.tasks.tokenizer import is_small
-from scalerl.training.inline import InlineGenerator
+from scalerl.training.engines import Engines, Launch
+from scalerl.training.launch_inline import launch_inline
+from scalerl.training.launch_process import launch_processes
 from scalerl.training.lengths import length_limits
 from scalerl.training.model import Origin, loaded, vocabulary_fits
 from scalerl.training.settings import Settings
 
 Listener = Callable[[Row], None]
-
-
-class ExportingTrainer(TorchTrainer):
-    """A trainer that can also write its model for others, where its weights are."""
-
-    def export(self, path: Path, tokenizer: Any) -> None:
-        """Write a Hugging Face folder."""
-        export_model(self.model, path, tokenizer)
-
-
-@dataclass
-class Engines:
-    """What computes. `hold` pins a version for evaluation; None where nothing is trained meanwhile."""
-
-    generator: Revivable
-    evaluator: Revivable
-    trainer: Any
-    hold: Hold | None = None
-
-    def export(self, path: Path, tokenizer: Any) -> None:
-        """Write the trained model as a Hugging Face folder."""
-        if isinstance(self.trainer, TrainerProcess):
-            self.trainer.call("export", path, tokenizer)
-        else:
-            self.trainer.export(path, tokenizer)
 
 
 @dataclass
@@ -97,7 +69,8 @@ def assembled(
         vocabulary_fits(model, origin.tokenizer)
         generation = _generation(settings, task, origin)
         parameters = count_parameters(model, active=True)
-        engines = (_inline if settings.inline else _processes)(settings, directory, origin, generation, model, closing)
+        launch = launch_inline if settings.inline else launch_processes
+        engines = launch(Launch(settings, directory, origin, generation, model, closing))
         del model
         saved = Checkpoints(directory, settings.checkpoints.keep)
         state = arrays = None
@@ -193,99 +166,6 @@ def _generation(settings: Settings, task: Task, origin: Origin) -> GeneratorSett
         fp32_head=recipe.head_precision == "fp32",
         seed=settings.seed,
     )
-
-
-def _inline(
-    settings: Settings, directory: Path, origin: Origin, generation: GeneratorSettings, model: Any,
-    closing: contextlib.ExitStack,
-) -> Engines:  # fmt: skip
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(settings.engines.trainer_threads or 1)
-    closing.callback(torch.set_num_threads, before)
-    dtype, lockstep = settings.engines.generator_dtype, settings.recipe.schedule == "lockstep"
-    generator = Revivable(InlineGenerator(make_generator(origin.folder, dtype, generation)))
-    own = replace(generation, slots=settings.engines.evaluation_slots or generation.slots, seed=settings.seed + 1)
-    evaluator = generator
-    if not lockstep and settings.evaluation.every:
-        evaluator = Revivable(InlineGenerator(make_generator(origin.folder, dtype, own)))
-    return Engines(generator, evaluator, make_trainer(origin.folder, _training(settings)))
-
-
-def _processes(
-    settings: Settings, directory: Path, origin: Origin, generation: GeneratorSettings, model: Any,
-    closing: contextlib.ExitStack,
-) -> Engines:  # fmt: skip
-    import torch
-
-    engines, logs = settings.engines, directory / "logs"
-    published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
-    weights = SharedWeights(named_tensors(model), engines.weight_buffers, published, readers=16)
-    first = _spawning(
-        origin, engines.generator_dtype, generation, weights, logs, engines.generator_threads, "generator"
-    )
-    own = replace(generation, slots=engines.evaluation_slots or generation.slots, seed=settings.seed + 1)
-    second = _spawning(origin, engines.generator_dtype, own, weights, logs, engines.evaluation_threads, "evaluator")
-    generator = _revivable(first, closing)
-    evaluator = _revivable(second, closing) if settings.evaluation.every else generator
-    trainer = TrainerProcess(
-        make_trainer, (origin.folder, _training(settings)), weights, logs / "trainer.log", engines.trainer_threads or 1
-    )
-    closing.callback(trainer.close)
-    reader = weights.reader()
-    closing.callback(reader.close)
-    return Engines(generator, evaluator, trainer, reader.acquire)
-
-
-def _spawning(
-    origin: Origin, dtype: str, generation: GeneratorSettings, weights: SharedWeights, logs: Path, threads: int | None,
-    name: str,
-) -> Callable[[], GeneratorProcess]:  # fmt: skip
-    started = 0
-
-    def spawn() -> GeneratorProcess:
-        nonlocal started
-        # One that takes a dead one's place draws other random numbers, not the same ones once more.
-        arguments = (origin.folder, dtype, replace(generation, seed=generation.seed + 7919 * started))
-        started += 1
-        return GeneratorProcess(make_generator, arguments, weights, logs / f"{name}.log", threads or 1, name)
-
-    return spawn
-
-
-def _revivable(spawn: Callable[[], GeneratorProcess], closing: contextlib.ExitStack) -> Revivable:
-    found: Revivable
-
-    def another() -> Generator:
-        _close(found)
-        return spawn()
-
-    found = Revivable(spawn(), another)
-    closing.callback(_close, found)
-    return found
-
-
-def _close(generator: Revivable) -> None:
-    assert isinstance(generator.generator, GeneratorProcess)
-    generator.generator.close()
-
-
-def _training(settings: Settings) -> TrainerSettings:
-    engines = settings.engines
-    return TrainerSettings.from_recipe(
-        settings.recipe, engines.micro_batch_tokens, engines.compute, engines.activation_checkpointing, engines.compiled
-    )
-
-
-def make_generator(folder: Path, dtype: str, settings: GeneratorSettings) -> TorchGenerator:
-    """In whichever process it runs."""
-    return TorchGenerator(loaded(folder, dtype), settings)
-
-
-def make_trainer(folder: Path, settings: TrainerSettings) -> ExportingTrainer:
-    """In whichever process it runs; with a frozen copy of the first weights where the recipe measures against them."""
-    return ExportingTrainer(loaded(folder), settings, loaded(folder) if settings.kl_coefficient else None)
 
 
 def decoder(tokenizer: Any) -> Decode:

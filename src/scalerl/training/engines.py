@@ -1,0 +1,129 @@
+"""What every launcher builds: the engines of a run, and how one of each is made in whatever process it runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalerl.engines.fleet import FleetSettings
+from scalerl.engines.generator import GeneratorSettings, TorchGenerator
+from scalerl.engines.model import export_model
+from scalerl.engines.trainer import TorchTrainer, TrainerSettings
+from scalerl.errors import InputError
+from scalerl.pipeline.evaluation import Hold
+from scalerl.pipeline.revival import Revivable
+from scalerl.training.model import Origin, loaded
+from scalerl.training.settings import Settings
+
+GENERATORS = "generators"
+"""File of a run directory that says how many generators there should be: `echo 6 > RUN/generators`."""
+
+
+@dataclass
+class Engines:
+    """What computes. `hold` pins a version for evaluation; None where nothing is trained meanwhile."""
+
+    generator: Revivable
+    evaluator: Revivable
+    trainer: Any
+    hold: Hold | None = None
+
+    def export(self, path: Path, tokenizer: Any) -> None:
+        """Write the trained model as a Hugging Face folder."""
+        call = getattr(self.trainer, "call", None)  # a proxy's way to any method of its trainer
+        if call is not None:
+            call("export", path, tokenizer)
+        else:
+            self.trainer.export(path, tokenizer)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher is given. `closing`: ends what it started. `model`: shapes of the weights; its values are read
+    from `origin` where they are needed."""
+
+    settings: Settings
+    directory: Path
+    origin: Origin
+    generation: GeneratorSettings
+    model: Any
+    closing: contextlib.ExitStack
+
+    @property
+    def evaluation(self) -> GeneratorSettings:
+        """Of the evaluating generator: slots and random numbers of its own."""
+        slots = self.settings.engines.evaluation_slots or self.generation.slots
+        return replace(self.generation, slots=slots, seed=self.settings.seed + 1)
+
+    @property
+    def training(self) -> TrainerSettings:
+        """Of the trainer."""
+        engines = self.settings.engines
+        return TrainerSettings.from_recipe(
+            self.settings.recipe, engines.micro_batch_tokens, engines.compute, engines.activation_checkpointing,
+            engines.compiled,
+        )  # fmt: skip
+
+    @property
+    def fleet(self) -> FleetSettings:
+        """Of the generators together."""
+        engines = self.settings.engines
+        return FleetSettings(
+            in_flight=engines.slots + 4 * self.settings.recipe.generations,  # some wait, so that no slot ever does
+            silent_seconds=engines.silent_seconds,
+            rollout_seconds=engines.rollout_seconds,
+        )
+
+    def wanted(self) -> Callable[[], int | None]:
+        """How many generators the run directory asks for, if it does."""
+        file = self.directory / GENERATORS
+
+        def read() -> int | None:
+            try:
+                return int(file.read_text())
+            except (OSError, ValueError):  # not there, or being written
+                return None
+
+        return read
+
+
+class Seeds:
+    """Settings of one generator after another: each draws other random numbers, those that replace a dead one too."""
+
+    def __init__(self, generation: GeneratorSettings) -> None:
+        self._generation, self._made = generation, 0
+
+    def next(self) -> GeneratorSettings:
+        """For another one."""
+        self._made += 1
+        return replace(self._generation, seed=self._generation.seed + 7919 * (self._made - 1))
+
+
+class ExportingTrainer(TorchTrainer):
+    """A trainer that can also write its model for others, where its weights are."""
+
+    def export(self, path: Path, tokenizer: Any) -> None:
+        """Write a Hugging Face folder."""
+        export_model(self.model, path, tokenizer)
+
+
+def make_generator(folder: Path, dtype: str, settings: GeneratorSettings) -> TorchGenerator:
+    """In whichever process it runs."""
+    return TorchGenerator(loaded(folder, dtype), settings)
+
+
+def make_trainer(folder: Path, settings: TrainerSettings) -> ExportingTrainer:
+    """In whichever process it runs; with a frozen copy of the first weights where the recipe measures against them."""
+    return ExportingTrainer(loaded(folder), settings, loaded(folder) if settings.kl_coefficient else None)
+
+
+def one_generator_only(settings: Settings, launch: str) -> None:
+    """Refuse what a launcher of one engine a role cannot do."""
+    if settings.engines.generators > 1:
+        raise InputError(
+            f"engines.generators = {settings.engines.generators}: with launch = {launch} there is one; "
+            "set engines.launch to process or ray"
+        )

@@ -1,0 +1,24 @@
+"""Everything in this process, in turns: for tests and for lockstep."""
+
+from __future__ import annotations
+
+from scalerl.pipeline.revival import Revivable
+from scalerl.training.engines import Engines, Launch, make_generator, make_trainer, one_generator_only
+from scalerl.training.inline import InlineGenerator
+
+
+def launch_inline(ask: Launch) -> Engines:
+    """Engines that compute within the calls of the controller."""
+    import torch
+
+    settings, folder = ask.settings, ask.origin.folder
+    one_generator_only(settings, "inline")
+    before = torch.get_num_threads()
+    torch.set_num_threads(settings.engines.trainer_threads or 1)
+    ask.closing.callback(torch.set_num_threads, before)
+    dtype, lockstep = settings.engines.generator_dtype, settings.recipe.schedule == "lockstep"
+    generator = Revivable(InlineGenerator(make_generator(folder, dtype, ask.generation)))
+    evaluator = generator
+    if not lockstep and settings.evaluation.every:
+        evaluator = Revivable(InlineGenerator(make_generator(folder, dtype, ask.evaluation)))
+    return Engines(generator, evaluator, make_trainer(folder, ask.training))

@@ -1,0 +1,72 @@
+"""Engines in processes of their own on this machine: generators, a trainer, an evaluating generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scalerl.engines.fleet import Fleet
+from scalerl.engines.generator import GeneratorSettings
+from scalerl.engines.model import named_tensors
+from scalerl.engines.process import GeneratorProcess, TrainerProcess
+from scalerl.engines.weights import SharedWeights
+from scalerl.pipeline.revival import Revivable
+from scalerl.protocols import Generator
+from scalerl.training.engines import Engines, Launch, Seeds, make_generator, make_trainer
+
+
+def launch_processes(ask: Launch) -> Engines:
+    """Children of this process; weights go through shared memory."""
+    import torch
+
+    engines, logs, folder = ask.settings.engines, ask.directory / "logs", ask.origin.folder
+    published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
+    # Each generator may still compute with a version of its own when the next one is written.
+    buffers = engines.weight_buffers + engines.generators - 1
+    weights = SharedWeights(named_tensors(ask.model), buffers, published, readers=16 + 2 * engines.generators)
+    seeds = Seeds(ask.generation)
+
+    def spawn(number: int) -> GeneratorProcess:
+        name = "generator" if number == 0 else f"generator-{number}"
+        return _generator(ask, seeds.next(), weights, engines.generator_threads, name)
+
+    fleet = Fleet(spawn, engines.generators, ask.fleet, ask.wanted())
+    ask.closing.callback(fleet.close)
+    own = Seeds(ask.evaluation)
+    generator = evaluator = Revivable(fleet)
+    if ask.settings.evaluation.every:
+        evaluator = _revivable(
+            ask, lambda: _generator(ask, own.next(), weights, engines.evaluation_threads, "evaluator")
+        )
+    trainer = TrainerProcess(
+        make_trainer, (folder, ask.training), weights, logs / "trainer.log", engines.trainer_threads or 1
+    )
+    ask.closing.callback(trainer.close)
+    reader = weights.reader()
+    ask.closing.callback(reader.close)
+    return Engines(generator, evaluator, trainer, reader.acquire)
+
+
+def _generator(
+    ask: Launch, generation: GeneratorSettings, weights: SharedWeights, threads: int | None, name: str
+) -> GeneratorProcess:
+    arguments = (ask.origin.folder, ask.settings.engines.generator_dtype, generation)
+    return GeneratorProcess(
+        make_generator, arguments, weights, ask.directory / "logs" / f"{name}.log", threads or 1, name
+    )
+
+
+def _revivable(ask: Launch, spawn: Callable[[], GeneratorProcess]) -> Revivable:
+    found: Revivable
+
+    def another() -> Generator:
+        _close(found)
+        return spawn()
+
+    found = Revivable(spawn(), another)
+    ask.closing.callback(_close, found)
+    return found
+
+
+def _close(generator: Revivable) -> None:
+    assert isinstance(generator.generator, GeneratorProcess)
+    generator.generator.close()
