@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from tiny_models import tiny
+from tiny_models import random_batch, tiny
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from scalerl.engines.fsdp import FSDPTrainer
 from scalerl.engines.model import body, checksum, head_weight
 from scalerl.engines.trainer import TrainerSettings
+from scalerl.errors import InputError, ScaleRLError
 from scalerl.types import Batch
 
 
@@ -52,8 +54,6 @@ def steps(kind: str, dtype: torch.dtype, batches: list[Batch], changes: dict[str
 
 def a_poisoned_rank() -> tuple[bool, float, bool]:
     """Whether a NaN on the last rank alone leaves all weights as they are."""
-    from tiny_models import random_batch
-
     made = trainer("tied", torch.float32)
     before = checksum(made.weights())
     batch = random_batch(1)
@@ -86,3 +86,45 @@ def source(kind: str) -> tuple[list[Any], list[Any], str, int]:
         storages.append(StorageWeakRef(tensor.untyped_storage()))
         most = max(most, sum(not storage.expired() for storage in storages))
     return list(weights.metadata()), given, checksum(weights), most
+
+
+def save(kind: str, batches: list[Batch], path: Path, beside: Batch | None, changes: dict[str, Any]) -> Any:
+    """Weights and statistics of a step after saving; `beside`: a step while it is being written, saved or not."""
+    made = trainer(kind, torch.float64, **changes)
+    for batch in batches:
+        made.step(batch)
+    saving = made.begin_save(path)
+    stats = made.step(beside) if beside is not None else {}
+    saving.wait()
+    return dict(made.weights()), stats
+
+
+def load(kind: str, path: Path, batch: Batch, changes: dict[str, Any]) -> Any:
+    """Of a step after loading into a trainer that was elsewhere; its counters and whether the random state is back."""
+    made = trainer(kind, torch.float64, seed=9, **changes)
+    made.step(random_batch(99))
+    made.load(path)
+    drawn = torch.rand(1)
+    made.load(path)
+    again = bool(torch.equal(torch.rand(1), drawn))
+    stats = made.step(batch)
+    return dict(made.weights()), stats, (made.version, made.updates, made.skipped), again
+
+
+def load_fails(kind: str, path: Path) -> tuple[str, bool]:
+    """What a load that cannot be says, and whether it changed nothing."""
+    made = trainer(kind, torch.float64)
+    before = checksum(made.weights())
+    try:
+        made.load(path)
+    except InputError as error:
+        return str(error), before == checksum(made.weights())
+    return "", False
+
+
+def save_fails(kind: str, path: Path) -> str:
+    try:
+        trainer(kind, torch.float64).save(path)
+    except ScaleRLError as error:
+        return str(error)
+    return ""

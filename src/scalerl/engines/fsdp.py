@@ -9,6 +9,7 @@ adds empty ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from scalerl.engines.micro_batches import MicroBatch, empty, split
 from scalerl.engines.model import named_tensors
+from scalerl.engines.sharded_state import Saving, begin_save, load_sharded
 from scalerl.engines.sharding import ShardedSource, shard
 from scalerl.engines.step_sums import StepSums
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
@@ -35,6 +37,7 @@ class FSDPTrainer(TorchTrainer):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
         super().__init__(model, settings, reference)
+        self._for_checkpoints = dist.new_group(backend="gloo")  # a step's collectives must not meet a checkpoint's
 
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> Tensor:
@@ -45,6 +48,18 @@ class FSDPTrainer(TorchTrainer):
     def weights(self) -> WeightSource:
         """The present weights. Iterating gathers one tensor after the other, and all ranks iterate together."""
         return ShardedSource(named_tensors(self.model))
+
+    def save(self, path: Path) -> None:
+        """Write each rank's shards below `path`; with `begin_save` steps may go on meanwhile."""
+        self.begin_save(path).wait()
+
+    def begin_save(self, path: Path) -> Saving:
+        """Copy the state, and write it in the background."""
+        return begin_save(path, self.model, self.optimizer, self._counters, self._for_checkpoints)
+
+    def load(self, path: Path) -> None:
+        """Restore what any number of ranks wrote, or a trainer without ranks."""
+        self._count(load_sharded(path, self.model, self.optimizer, self._for_checkpoints))
 
     def _resolve(self, compute: str) -> Literal["fp32", "bf16"]:
         if compute == "auto":

@@ -10,11 +10,11 @@ Left out on purpose: sharding over machines; a trainer that does it implements t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -178,17 +178,24 @@ class TorchTrainer:
 
     def save(self, path: Path) -> None:
         """Write weights, optimizer, counters and random state below `path`: safetensors and JSON."""
-        counters = {"version": self.version, "updates": self.updates, "skipped": self.skipped, "compute": self.compute}
-        save_state(path, self.model, self.optimizer, counters)
+        save_state(path, self.model, self.optimizer, self._counters)
 
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit; `InputError` where it is not of this model."""
         counters = load_state(path, self.model, self.optimizer)
-        self.version, self.updates = int(counters["version"]), int(counters["updates"])
-        self.skipped = int(counters["skipped"])
+        self._count(counters)
         if self.settings.compute == "auto" and counters["compute"] != self.compute:
             self.compute = self._resolve(counters["compute"])
             self._body, self._reference_body = self._bodies()
+
+    @property
+    def _counters(self) -> dict[str, Any]:
+        return {"version": self.version, "updates": self.updates, "skipped": self.skipped, "compute": self.compute}
+
+    def _count(self, counters: Mapping[str, Any]) -> None:
+        """Go on from these."""
+        self.version, self.updates = int(counters["version"]), int(counters["updates"])
+        self.skipped = int(counters["skipped"])
 
     @property
     def _dtype(self) -> torch.dtype:

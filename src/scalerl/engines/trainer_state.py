@@ -17,54 +17,85 @@ from scalerl.errors import InputError
 
 WEIGHTS, OPTIMIZER, COUNTERS = "model.safetensors", "optimizer.safetensors", "trainer.json"
 FORMAT = 1
-_RNG = "random_state"
+RANDOM_STATE = "random_state"
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def save_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, counters: Mapping[str, Any]) -> None:
     """Write below `path`; `counters` are plain JSON values."""
     path.mkdir(parents=True, exist_ok=True)
     save_file({name: t.detach().contiguous() for name, t in named_tensors(model).items()}, path / WEIGHTS)
-    moments = {
-        f"{kind}.{name}": value
-        for name, parameter in model.named_parameters()
-        for kind, value in optimizer.state.get(parameter, {}).items()
-    }
-    save_file({**moments, _RNG: torch.get_rng_state()}, path / OPTIMIZER)
-    (path / COUNTERS).write_text(json.dumps({"format": FORMAT, **counters}, indent=1) + "\n")
+    save_file({**moments(model, optimizer), RANDOM_STATE: torch.get_rng_state()}, path / OPTIMIZER)
+    write_counters(path, counters)
 
 
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Restore what `save_state` wrote and return its counters. Everything is read before anything is changed."""
-    counters = _counters(path / COUNTERS)
-    weights, moments = _tensors(path / WEIGHTS), _tensors(path / OPTIMIZER)
+    counters = read_counters(path)
+    weights, rest = _read(path)
     own = named_tensors(model)
-    for name in sorted(own.keys() ^ weights.keys()):
-        raise InputError(
-            f"{path / WEIGHTS}: tensor {name} is not in both the file and the model; is it another model's?"
-        )
-    for name, tensor in own.items():
-        if tensor.shape != weights[name].shape or tensor.dtype != weights[name].dtype:
-            raise InputError(f"{path / WEIGHTS}: tensor {name} has another shape or dtype than the model's")
+    check_tensors(path, own, {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()})
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(weights[name])
-    torch.set_rng_state(moments.pop(_RNG))
+    torch.set_rng_state(rest.pop(RANDOM_STATE))
     optimizer.state.clear()
     parameters = dict(model.named_parameters())
-    for key, value in moments.items():
+    for key, value in rest.items():
         kind, name = key.split(".", 1)
         optimizer.state[parameters[name]][kind] = value
     return counters
 
 
-def _counters(path: Path) -> dict[str, Any]:
+def moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state, by kind and name of its parameter."""
+    return {
+        f"{kind}.{name}": value
+        for name, parameter in model.named_parameters()
+        for kind, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def is_moment(key: str) -> bool:
+    """Whether a tensor of a checkpoint is none of the model's."""
+    return key == RANDOM_STATE or key.split(".")[0] in _MOMENTS
+
+
+def check_tensors(path: Path, own: Mapping[str, Tensor], found: Mapping[str, tuple[torch.Size, torch.dtype]]) -> None:
+    """Refuse weights that are not this model's; `InputError` names the first tensor that differs."""
+    for name in sorted(own.keys() ^ found.keys()):
+        raise InputError(f"{path}: tensor {name} is not in both the files and the model; is it another model's?")
+    for name, tensor in own.items():
+        if (tensor.shape, tensor.dtype) != found[name]:
+            raise InputError(f"{path}: tensor {name} has another shape or dtype than the model's")
+
+
+def write_counters(path: Path, counters: Mapping[str, Any]) -> None:
+    """Plain JSON values, below `path`."""
+    (path / COUNTERS).write_text(json.dumps({"format": FORMAT, **counters}, indent=1) + "\n")
+
+
+def read_counters(path: Path) -> dict[str, Any]:
+    """What `write_counters` wrote below `path`."""
+    file = path / COUNTERS
     try:
-        counters: dict[str, Any] = json.loads(path.read_text())
+        counters: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); resume from an older checkpoint") from error
+        raise InputError(f"{file}: cannot be read ({error}); resume from an older checkpoint") from error
     if counters.get("format") != FORMAT:
-        raise InputError(f"{path}: format {counters.get('format')!r}, this version reads {FORMAT}")
+        raise InputError(f"{file}: format {counters.get('format')!r}, this version reads {FORMAT}")
     return counters
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights, and the rest; also what a sharded trainer wrote."""
+    if (path / WEIGHTS).exists() or not any(path.glob("shard-*")):
+        return _tensors(path / WEIGHTS), _tensors(path / OPTIMIZER)
+    from scalerl.engines.sharded_state import read_whole
+
+    both = read_whole(path)
+    rest = {key: both.pop(key) for key in list(both) if is_moment(key)}
+    return both, rest
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
