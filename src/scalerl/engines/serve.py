@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from scalerl.engines.memory import keep_freed_memory
 from scalerl.engines.model import named_tensors
@@ -30,7 +30,12 @@ def serve_generator(
     weights: SharedWeights,
 ) -> None:
     """Decode for ever; between two steps obey what has arrived."""
-    _run(connection, log, threads, lambda: _GeneratorLoop(connection, factory(*arguments), weights).run())
+
+    def work() -> None:
+        generator, reader = factory(*arguments), weights.reader()
+        GeneratorLoop(connection, generator, lambda version: reader.acquire(version) or reader.acquire()).run()
+
+    _run(connection, log, threads, work)
 
 
 def serve_trainer(
@@ -45,14 +50,40 @@ def serve_trainer(
     _run(connection, log, threads, lambda: _trainer_loop(connection, factory(*arguments), weights))
 
 
-class _GeneratorLoop:
-    def __init__(self, connection: Connection, generator: Any, weights: SharedWeights) -> None:
-        self.connection, self.generator, self.reader = connection, generator, weights.reader()
-        self.held: list[HeldWeights] = []
+class Commands(Protocol):
+    """The engine's end of a pipe: a `multiprocessing` connection has these, and so has anything like it."""
+
+    def poll(self, timeout: float) -> bool:
+        """Whether something has arrived, within `timeout` seconds."""
+        ...
+
+    def recv(self) -> Any:
+        """The next command, (name, arguments)."""
+        ...
+
+    def send(self, message: Any, /) -> None:
+        """A message, (kind, value)."""
+        ...
+
+
+class GeneratorLoop:
+    """Decodes, and between two steps obeys: submit(prompts), update_weights(version[, source]), stop().
+
+    Args:
+        find: weights of a version, or newer ones, where a command names no source; each is released when the generator
+            has moved on.
+    """
+
+    def __init__(
+        self, connection: Commands, generator: Any, find: Callable[[int], HeldWeights | None] = lambda _: None
+    ) -> None:
+        self.connection, self.generator, self.find = connection, generator, find
+        self.held: list[Any] = []
         self.busy = self.idle = 0.0
         self.spoke = 0.0
 
     def run(self) -> None:
+        """Until the command to stop, or the pipe's end."""
         while self._obey():
             started = time.perf_counter()
             if not self.generator.idle:
@@ -84,8 +115,8 @@ class _GeneratorLoop:
             arrived = self.connection.poll(0.0)
         return True
 
-    def _update(self, version: int) -> None:
-        held = self.reader.acquire(version) or self.reader.acquire()
+    def _update(self, version: int, source: Any = None) -> None:
+        held = self.find(version) if source is None else source
         if held is None:
             raise ScaleRLError(f"weights of version {version} were announced but never published")
         self.generator.update_weights(held.version, held)

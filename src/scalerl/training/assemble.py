@@ -1,6 +1,6 @@
 """Settings -> task, tokenizer, engines, controller: one run, ready to start or to go on from a checkpoint.
 
-Where the engines run is a launcher's business: `launch_inline.py`, `launch_process.py`. Nothing here knows which.
+Where the engines run is a launcher's business, `launch_*.py`; nothing else here knows which.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from scalerl.tasks.tokenizer import is_small
 from scalerl.training.engines import Engines, Launch
 from scalerl.training.launch_inline import launch_inline
 from scalerl.training.launch_process import launch_processes
+from scalerl.training.launch_ray import launch_ray
 from scalerl.training.lengths import length_limits
 from scalerl.training.model import Origin, loaded, vocabulary_fits
 from scalerl.training.settings import Settings
 
 Listener = Callable[[Row], None]
+LAUNCHERS = {"inline": launch_inline, "process": launch_processes, "ray": launch_ray}
 
 
 @dataclass
@@ -69,8 +71,7 @@ def assembled(
         vocabulary_fits(model, origin.tokenizer)
         generation = _generation(settings, task, origin)
         parameters = count_parameters(model, active=True)
-        launch = launch_inline if settings.inline else launch_processes
-        engines = launch(Launch(settings, directory, origin, generation, model, closing))
+        engines = LAUNCHERS[settings.engines.launch](Launch(settings, directory, origin, generation, model, closing))
         del model
         saved = Checkpoints(directory, settings.checkpoints.keep)
         state = arrays = None

@@ -163,10 +163,10 @@ def _check_preset(name: Any, sources: Sources) -> None:
 def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
     """What is left to choose, chosen: so that config.yaml tells what ran."""
     engines, lockstep = settings.engines, settings.recipe.schedule == "lockstep"
-    if lockstep and engines.launch == "process":
+    if lockstep and engines.launch in ("process", "ray"):
         raise InputError(
-            f"{sources.place('engines.launch')}: engines.launch = 'process': lockstep is one process, so that it can "
-            "be repeated bit for bit; set it to 'inline' or 'auto'"
+            f"{sources.place('engines.launch')}: engines.launch = {engines.launch!r}: lockstep is one "
+            "process, so that it can be repeated bit for bit; set it to 'inline' or 'auto'"
         )
     try:
         ControllerSettings(settings.steps, capacity=engines.capacity).check(settings.recipe)

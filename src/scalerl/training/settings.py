@@ -100,12 +100,32 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class RaySettings:
+    """Where actors run, with `launch: ray`.
+
+    Attributes:
+        address: host:port, ray://host:port, or auto; null: what RAY_ADDRESS names, else a cluster on this machine.
+        runtime_env: of every actor, as Ray takes it.
+        generator, trainer: resources of each engine and of each rank: CPU, GPU, or the cluster's own names.
+        wait_seconds: for so much room to be free.
+    """
+
+    address: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    generator: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+    trainer: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+    wait_seconds: float = 600.0
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """How the work is spread over this machine; nothing here changes what is learnt, but for rounding.
 
     Attributes:
-        launch: process: generator, trainer and evaluation in processes of their own. inline: all in one, for tests and
-            for lockstep. auto: inline for lockstep, else process.
+        launch: process: generator, trainer and evaluation in processes of their own. ray: in actors of a Ray cluster.
+            inline: all in one, for tests and for lockstep. auto: inline for lockstep, else process.
+        ray: of the cluster.
+        trainers: ranks of the trainer; more than one share the model's weights and work (FSDP2).
         generators: how many; `echo N > RUN/generators` changes it while the run goes on.
         generator_threads, trainer_threads, evaluation_threads: of torch; null: half of the cores each.
         slots: rollouts that are generated at once. evaluation_slots: null: as many.
@@ -122,8 +142,10 @@ class EngineSettings:
             null: it is waited for.
     """
 
-    launch: Literal["auto", "process", "inline"] = "auto"
+    launch: Literal["auto", "process", "inline", "ray"] = "auto"
+    ray: RaySettings = field(default_factory=RaySettings)
     generators: int = 1
+    trainers: int = 1
     generator_threads: int | None = None
     trainer_threads: int | None = None
     evaluation_threads: int | None = None

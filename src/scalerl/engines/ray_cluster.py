@@ -1,0 +1,97 @@
+"""A Ray cluster: the one that is there, or one on this machine; and room for groups of actors on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from scalerl.errors import InputError
+
+Resources = Mapping[str, float]
+"""Of one actor: CPU, GPU, and custom resources of the cluster."""
+
+
+@contextmanager
+def connected(address: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Be a driver of a cluster within; one that is connected already stays so.
+
+    Args:
+        address: host:port, ray://host:port, or auto for the cluster of this machine; None: what RAY_ADDRESS names, else
+            a new one on this machine, which ends with this process.
+        runtime_env: of every actor, as Ray takes it.
+
+    Raises:
+        InputError: there is no cluster at that address.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    where = address or os.environ.get("RAY_ADDRESS")
+    # Usage reports would leave the machine; a dashboard costs a process that nobody here looks at.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    own = {} if where else {"include_dashboard": False}
+    try:
+        ray.init(
+            address=where, runtime_env=_without_none(runtime_env), log_to_driver=False, logging_level="warning", **own
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise InputError(
+            f"engines.ray.address = {where}: no Ray cluster answers ({reason}); start one with `ray start --head`, or "
+            "leave the address out for one on this machine"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def reserved(actors: int, each: Resources, strategy: str, what: str, seconds: float) -> Iterator[PlacementGroup]:
+    """Room for so many actors, taken as a whole or not at all.
+
+    Args:
+        strategy: PACK: on few nodes; SPREAD: on many. what: for messages. seconds: to wait for it.
+
+    Raises:
+        InputError: the cluster has not that much, or not within the time.
+    """
+    group = placement_group([dict(each)] * actors, strategy=strategy)
+    try:
+        if not group.wait(seconds):
+            raise InputError(
+                f"{what}: {actors} x {_said(each)} cannot be had within {seconds:g} s; the cluster has "
+                f"{_said(ray.cluster_resources(), each)}, free are {_said(ray.available_resources(), each)}: ask for "
+                "less, or add nodes"
+            )
+        yield group
+    finally:
+        remove_placement_group(group)
+
+
+def options(each: Resources, group: PlacementGroup | None, place: int = -1) -> dict[str, Any]:
+    """Of an actor at a place of a group, or anywhere if there is none."""
+    found: dict[str, Any] = {
+        "num_cpus": each.get("CPU", 0),
+        "num_gpus": each.get("GPU", 0),
+        "resources": {name: amount for name, amount in each.items() if name not in ("CPU", "GPU")},
+    }
+    if group is None:
+        return found | {"scheduling_strategy": "SPREAD"}
+    strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=place)
+    return found | {"scheduling_strategy": strategy}
+
+
+def _without_none(runtime_env: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if runtime_env is None else dict(runtime_env)
+
+
+def _said(resources: Mapping[str, float], only: Sequence[str] | Resources | None = None) -> str:
+    names = sorted(only if only is not None else resources)
+    return " + ".join(f"{resources.get(name, 0):g} {name}" for name in names) or "nothing"

@@ -1,0 +1,162 @@
+"""A trainer of one or many ranks in Ray actors, behind the protocol of one trainer.
+
+All ranks are told the same, and all must answer: one that dies ends the group, for the others wait for it in a
+collective. Whoever owns the group makes another and loads the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from scalerl.engines.object_store import Chunk, StoredWeights, put_own_chunks, together
+from scalerl.engines.ranks import joined
+from scalerl.engines.ray_generator import reason
+from scalerl.errors import EngineDied
+from scalerl.protocols import WeightSource
+from scalerl.types import Batch
+
+
+class TrainerHost:
+    """The actor of one rank."""
+
+    def __init__(self, threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self._trainer: Any = None
+        self._group = contextlib.ExitStack()
+        self._rank, self._ranks = 0, 1
+
+    def meeting_place(self) -> str:
+        """Where the ranks can meet if this one is the first."""
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return f"tcp://{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+
+    def begin(
+        self, factory: Callable[..., Any], arguments: Sequence[Any], rank: int, ranks: int, rendezvous: str
+    ) -> int:
+        """Join the others and make the trainer; returns its version."""
+        self._rank, self._ranks = rank, ranks
+        if ranks > 1:
+            self._group.enter_context(joined(rank, ranks, rendezvous))
+        self._trainer = factory(*arguments)
+        return int(self._trainer.version)
+
+    def call(self, method: str, *arguments: Any) -> tuple[Any, int]:
+        """Any method of the trainer; its result, and the version after it."""
+        return getattr(self._trainer, method)(*arguments), int(self._trainer.version)
+
+    def publish(self, dtype: Any) -> dict[int, Chunk]:
+        """This rank's share of the present weights, in the store."""
+        return put_own_chunks(self._trainer.weights(), dtype, self._rank, self._ranks)
+
+    def process(self) -> int:
+        """Its id, for whoever wants to kill it."""
+        return os.getpid()
+
+
+class RayTrainer:
+    """See `scalerl.protocols.Trainer`; its weights are in the object store.
+
+    Args:
+        factory: makes each rank's trainer: factory(*arguments). options: of each rank's actor.
+        dtype: that weights are published in; None keeps their own.
+
+    Raises:
+        EngineDied: a rank could not begin.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Any],
+        arguments: Sequence[Any],
+        options: Sequence[Mapping[str, Any]],
+        threads: int = 1,
+        dtype: Any = None,
+    ) -> None:
+        host = ray.remote(TrainerHost)
+        self._dtype, self._dead = dtype, ""
+        self._ranks = [host.options(max_restarts=0, **own).remote(threads) for own in options]
+        (where,) = self._answers([self._ranks[0].meeting_place.remote()])
+        self.version: int = self._answers(
+            [
+                actor.begin.remote(factory, tuple(arguments), rank, len(self._ranks), where)
+                for rank, actor in enumerate(self._ranks)
+            ]
+        )[0]
+        self._source = self._publish()
+
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        """As the trainer's; the weights after it are published."""
+        stats: Mapping[str, float] = self.call("step", batch)
+        self._source = self._publish()
+        return stats
+
+    def weights(self) -> WeightSource:
+        """The weights after the last step; holding the result pins them."""
+        return self._source
+
+    def hold(self, version: int) -> StoredWeights | None:
+        """The weights of the last step, if that is the version."""
+        return self._source if self._source.version == version else None
+
+    def save(self, path: Path) -> None:
+        """As the trainer's; the folder must be one that all ranks' nodes see."""
+        self.call("save", path)
+
+    def load(self, path: Path) -> None:
+        """As the trainer's."""
+        self.call("load", path)
+        self._source = self._publish()
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Any method of the trainer, on all ranks; the first one's result.
+
+        Raises:
+            EngineDied: a rank died or failed.
+        """
+        stored = [ray.put(argument) for argument in arguments]  # once, not once a rank
+        answers = self._answers([actor.call.remote(method, *stored) for actor in self._ranks])
+        result, self.version = answers[0]
+        return result
+
+    @property
+    def alive(self) -> bool:
+        """Whether all ranks live, as far as anybody has noticed."""
+        return not self._dead
+
+    def processes(self) -> list[int]:
+        """Process ids of the ranks, on their own nodes."""
+        return self._answers([actor.process.remote() for actor in self._ranks])
+
+    def close(self) -> None:
+        """End all ranks."""
+        for actor in self._ranks:
+            ray.kill(actor)
+
+    def _publish(self) -> StoredWeights:
+        return together(self.version, self._answers([actor.publish.remote(self._dtype) for actor in self._ranks]))
+
+    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+        """One from each rank, in order; the first that fails ends them all."""
+        if self._dead:
+            raise EngineDied(self._dead)
+        left = list(asked)
+        try:
+            while left:
+                done, left = ray.wait(left)
+                ray.get(done)
+            return list(ray.get(list(asked)))
+        except ray.exceptions.RayError as error:
+            rank = asked.index(done[0])
+            self._dead = f"trainer, rank {rank} of {len(self._ranks)}: {reason(error)}"
+            self.close()  # the others wait for it
+            raise EngineDied(self._dead) from error
