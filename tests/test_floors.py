@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "scalerl"
 FLOORS = {
-    "errors": 0, "types": 0, "protocols": 0, "words": 0, "runs": 1, "curves": 2, "recipe": 3, "engines": 4, "tasks": 4,
-    "pipeline": 5, "training": 6, "plan": 6, "report": 6, "study": 7, "cli": 8,
+    "errors": 0, "cache": 0, "types": 0, "protocols": 0, "words": 0, "runs": 1, "curves": 2, "recipe": 3, "engines": 4,
+    "tasks": 4, "pipeline": 5, "training": 6, "plan": 6, "report": 6, "study": 7, "cli": 8,
 }  # fmt: skip
 
 

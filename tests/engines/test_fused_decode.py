@@ -10,7 +10,8 @@ from tiny_models import DENSE, LLAMA, MOE
 from scalerl.engines import fused_decode, generator
 from scalerl.engines.fused_decode import FusedDecoder, fused_decoder
 from scalerl.engines.generator import GeneratorSettings, TorchGenerator
-from scalerl.engines.head import token_logprobs
+from scalerl.engines.head import head_logits, token_logprobs
+from scalerl.engines.kernels import kernels
 from scalerl.engines.length_control import LengthLimits
 from scalerl.engines.model import body, build_model, head_weight, named_tensors
 from scalerl.engines.prompt_keys import FilledPrompts
@@ -27,6 +28,7 @@ LLAMA3 = LLAMA | {
     "num_key_value_heads": 4, "tie_word_embeddings": False,
 }  # fmt: skip
 COVERED = {"qwen3": DENSE, "llama": LLAMA, "one_kv_head": DENSE | {"num_key_value_heads": 1}, "llama3_mha": LLAMA3}
+COMPILED = {f"{name}_compiled": config | {"head_dim": 32 << (name == "llama")} for name, config in COVERED.items()}
 
 
 def varied(config: dict[str, Any], dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
@@ -77,7 +79,19 @@ def worst(model: Any, rollouts: list[Rollout]) -> float:
     return max(float(np.abs(r.generator_logprobs - recomputed(model, r))[r.loss_mask].max()) for r in rollouts)
 
 
-@pytest.mark.parametrize("config", COVERED.values(), ids=COVERED)
+@pytest.fixture(params=["fused", "compiled", "plain"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The three ways to decode; models whose heads have 32 channels take each of them."""
+    if request.param == "compiled" and kernels(torch.float32, 32) is None:
+        pytest.skip("no C++ compiler")
+    if request.param == "fused":
+        monkeypatch.setattr(fused_decode, "kernels", lambda *_: None)
+    if request.param == "plain":
+        monkeypatch.setattr(generator, "fused_decoder", lambda *_: None)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("config", (COVERED | COMPILED).values(), ids=COVERED | COMPILED)
 @pytest.mark.parametrize("slots", [3, 40])
 def test_logprobs_are_the_models_own_over_refills_groups_and_moves(config: dict[str, Any], slots: int) -> None:
     model = varied(config)
@@ -87,7 +101,26 @@ def test_logprobs_are_the_models_own_over_refills_groups_and_moves(config: dict[
     assert worst(model, rollouts) < 2e-5
 
 
-@pytest.mark.parametrize("config", [DENSE, LLAMA], ids=["qwen3", "llama"])
+@pytest.mark.skipif(kernels(torch.float32, 32) is None, reason="no C++ compiler")
+@pytest.mark.parametrize("config", COMPILED.values(), ids=COMPILED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_kernels_are_used_where_they_agree(
+    config: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(self: FusedDecoder, *arguments: Any) -> torch.Tensor:
+        return whole(self, *arguments).roll(1, -1)
+
+    made = fused_decoder(varied(config, dtype), 30)
+    assert made is not None
+    assert made.kernels is not None
+    whole = FusedDecoder._decode_compiled
+    monkeypatch.setattr(FusedDecoder, "_decode_compiled", careless)
+    made = fused_decoder(varied(config, dtype), 30)
+    assert made is not None
+    assert made.kernels is None
+
+
+@pytest.mark.parametrize("config", [DENSE, LLAMA, COMPILED["qwen3_compiled"]], ids=["qwen3", "llama", "compiled"])
 def test_in_bf16_they_are_as_near_to_the_exact_ones_as_the_models_own(config: dict[str, Any]) -> None:
     model = varied(config, torch.bfloat16)
     assert fused_decoder(model, 30) is not None
@@ -99,7 +132,7 @@ def test_in_bf16_they_are_as_near_to_the_exact_ones_as_the_models_own(config: di
     assert np.abs(ours).max() < 0.15
 
 
-@pytest.mark.parametrize("config", [DENSE, LLAMA], ids=["qwen3", "llama"])
+@pytest.mark.parametrize("config", [DENSE, LLAMA, COMPILED["qwen3_compiled"]], ids=["qwen3", "llama", "compiled"])
 def test_updates_in_flight_give_what_the_plain_forward_gives(
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +174,55 @@ def test_a_decoder_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(fused_decode, "FusedDecoder", Careless)
     for dtype in (torch.float32, torch.bfloat16):
         assert fused_decoder(varied(DENSE, dtype), 30) is None
+
+
+def test_what_a_broken_policy_left_in_the_cache_harms_no_later_rollout(path: str) -> None:
+    model, broken, mended = (varied(DENSE | {"head_dim": 32}, seed=seed) for seed in (0, 0, 3))
+    with torch.no_grad():
+        broken.model.layers[0].self_attn.v_proj.weight[0, 0] = torch.nan
+        broken.model.layers[1].self_attn.k_proj.weight[0, 0] = torch.inf
+    made = TorchGenerator(model, GeneratorSettings(6, 8, LIMITS))
+    long, short = (Prompt(tuple(range(6, 6 + n)), str(n), "t") for n in (8, 2))
+    for version, weights in enumerate((broken, mended), 1):
+        made.update_weights(version, TensorSource({k: v.clone() for k, v in named_tensors(weights).items()}))
+        made.submit([(version, short if i % 2 and version == 2 else long) for i in range(6 + 50 * (version - 1))])
+        for _ in range(4):
+            made.step()
+    while not made.idle:
+        made.step()
+    rollouts = made.poll()
+    assert len(rollouts) == 62
+    assert np.isnan(np.concatenate([r.generator_logprobs for r in rollouts if r.oldest_version == 1])).any()
+    new = [r for r in rollouts if r.oldest_version == 2]
+    assert len(new) == 56
+    assert worst(mended, new) < 2e-5
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_bf16_head_is_cast_anew_at_every_update(tied: bool, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DENSE | {"head_dim": 32, "tie_word_embeddings": tied}
+    model, other = varied(config, torch.bfloat16), varied(config, torch.bfloat16, seed=5)
+    heads = []
+
+    def seen(hidden: torch.Tensor, weight: torch.Tensor, *settings: Any) -> torch.Tensor:
+        heads.append(weight)
+        return head_logits(hidden, weight, *settings)
+
+    monkeypatch.setattr(generator, "head_logits", seen)
+    made = TorchGenerator(model, GeneratorSettings(4, 8, LIMITS))
+    published = {k: v.clone() for k, v in named_tensors(other).items()}
+    for version, scale in enumerate((None, 1.0, 2.0)):  # the second time the same memory, with other values
+        if scale is not None:
+            for tensor in published.values():
+                tensor.mul_(scale)
+            made.update_weights(version, TensorSource(published))
+        made.submit(grouped(2, 2))
+        made.step()
+        made.step()
+        assert heads[-1] is heads[-2]
+        assert heads[-1].dtype == torch.float32
+        assert torch.equal(heads[-1], head_weight(model).float())
+        assert scale is None or torch.equal(heads[-1], head_weight(other).float() * scale)
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -3,7 +3,8 @@
 Hugging Face's modules cost more than the arithmetic of a small model. Here weights are folded once per weight update
 (`fused.fold`), query, key and value share one matmul as gate and up do, keys go straight to their place in the cache,
 and attention is two batched matmuls over the slots as they lie. Norms, rotation, attention and the residual stream are
-fp32 whatever the weights are, as in the fused body that trains.
+fp32 whatever the weights are, as in the fused body that trains. Where kernels can be compiled, all but the matmuls is
+theirs, and attention then reads each slot only as far as its rollout has come.
 
 Only for CPUs, and only where the result has been compared with the model's own (`fused_decoder`).
 """
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scalerl.engines.fused import LayerWeights, covered, fold
+from scalerl.engines.kernels import Kernels, kernels
 from scalerl.engines.model import body
 from scalerl.engines.slot_cache import SlotCache
 
@@ -33,7 +35,9 @@ def fused_decoder(model: nn.Module, length: int) -> FusedDecoder | None:
     if getattr(rotation, "rope_type", "default") in _RESCALED_BY_LENGTH:
         return None
     decoder = FusedDecoder(model, length)
-    return decoder if _agrees(decoder, model) else None
+    if not _agrees(decoder, model):
+        decoder.kernels = None
+    return decoder if decoder.kernels is not None or _agrees(decoder, model) else None
 
 
 class FusedDecoder:
@@ -50,7 +54,8 @@ class FusedDecoder:
         with torch.no_grad():
             cos, sin = rotation(torch.zeros(1, dtype=self.dtype), torch.arange(length)[None])
         half = cos.shape[-1] // 2
-        self._cos = cos[0, :, None]  # (length, 1, dim)
+        self.kernels = kernels(self.weight_dtype, 2 * half)
+        self._cos = cos[0, :, None].contiguous()  # (length, 1, dim)
         self._sin = torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], -1)  # signs of rotate_half
         self.refold()
 
@@ -74,6 +79,8 @@ class FusedDecoder:
         Returns:
             (n, d) last hidden state.
         """
+        if self.kernels is not None:
+            return self._decode_compiled(self.kernels, tokens, position, at, cache)
         n = len(tokens)
         x = self._embed(tokens)
         cos, sin = self._cos[position], self._sin[position]
@@ -88,6 +95,29 @@ class FusedDecoder:
             scores.view(n, self.heads, reach).add_(hidden)
             mixed = torch.bmm(torch.softmax(scores, -1), values)
             x = self._finish(weights, x, mixed.view(n, -1))
+        return self._normed(x).mul_(self.body.norm.weight)
+
+    def _decode_compiled(self, run: Kernels, tokens: Tensor, position: Tensor, at: Tensor, cache: SlotCache) -> Tensor:
+        x = self._embed(tokens)
+        (n, width), dim = x.shape, self._cos.shape[-1]
+        unit, product = x.new_empty(n, width, dtype=self.weight_dtype), None
+        mixed = x.new_empty(n, self.heads * dim, dtype=self.weight_dtype)
+        for i, weights in enumerate(self._layers):
+            qkv_weight, output, gate_up_weight, down = weights.casts
+            run.add_norm(n, width, x, None, None, unit, None, self.epsilon)
+            qkv, scale = unit @ qkv_weight.T, self._scales[i]
+            run.attend_step(
+                n, self.heads, self.kv_heads, dim, cache.length + 1, qkv, scale, self._cos, self._sin, position, at,
+                self.epsilon, self._scaling[i] if scale is None else 1.0, cache.key_store[i], cache.value_store[i],
+                mixed,
+            )  # fmt: skip
+            x = self._add_product(x, mixed, output)
+            run.add_norm(n, width, x, None, None, unit, None, self.epsilon)
+            gate_up = unit @ gate_up_weight.T
+            if product is None:
+                product = x.new_empty(n, gate_up.shape[1] // 2, dtype=self.weight_dtype)
+            run.swiglu(n, product.shape[1], gate_up, product)
+            x = self._add_product(x, product, down)
         return self._normed(x).mul_(self.body.norm.weight)
 
     def prefill(self, tokens: Tensor, slots: Tensor, cache: SlotCache) -> None:
@@ -142,7 +172,7 @@ class FusedDecoder:
 
     def _add_product(self, x: Tensor, a: Tensor, weight: Tensor) -> Tensor:
         if x.dtype == a.dtype:
-            return torch.addmm(x, a, weight.T)
+            return x.addmm_(a, weight.T)
         return x.add_(a @ weight.T)
 
 

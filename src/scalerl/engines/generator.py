@@ -85,6 +85,8 @@ class TorchGenerator:
         self._filled = FilledPrompts(range(settings.slots, settings.slots + _SHELF))
         self._window = int(getattr(model.config, "sliding_window", None) or 0)
         self._layer_types = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+        self._poisoned = False
+        self._head = self._cast_head()
         self.tokens_generated = self.tokens_prefilled = self.decode_steps = 0
 
     def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
@@ -143,6 +145,7 @@ class TorchGenerator:
             hidden = hidden[torch.from_numpy(rows)]
         sampled, logprobs = self._sample(rows, hidden)
         generated, ended = self._slots.record(rows, sampled.numpy(), logprobs.numpy(), self.version)
+        self._poisoned |= not np.isfinite(logprobs.numpy()).all()
         self._finished += ended
         self.tokens_generated += generated
         self.decode_steps += 1
@@ -150,8 +153,14 @@ class TorchGenerator:
     def _sample(self, rows: IntArray, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(b,) tokens and (b,) log-probabilities of the slots `rows`, whose (b, d) last states these are."""
         temperature = self.settings.temperature
-        logits = head_logits(hidden, head_weight(self.model), temperature or 1.0, self.settings.fp32_head)
+        logits = head_logits(hidden, self._head, temperature or 1.0, self.settings.fp32_head)
         return sample(logits, self._rng, greedy=temperature == 0)
+
+    @torch.inference_mode()
+    def _cast_head(self) -> torch.Tensor:
+        """The head as it is multiplied: cast once per update, for a large vocabulary's cast costs as much as a step."""
+        weight = head_weight(self.model)
+        return weight.to(torch.promote_types(weight.dtype, torch.float32)) if self.settings.fp32_head else weight
 
     def _take_over_weights(self) -> None:
         if self._pending is None:
@@ -166,6 +175,7 @@ class TorchGenerator:
                 weight.data.copy_(tensor)
         self.version = version
         self._filled.forget_all()  # new rollouts must not see keys of older weights
+        self._head = self._cast_head()
         if self._fused is not None:
             self._fused.refold()
 
@@ -173,6 +183,8 @@ class TorchGenerator:
         free = np.flatnonzero(~self._slots.active)[: len(self._queue)]
         if free.size == 0:
             return
+        if self._poisoned:
+            self._clean()
         taken = [self._queue.popleft() for _ in range(free.size)]
         self._slots.start(free, taken, self._rng)
         coming = (prompt.token_ids for _, prompt in itertools.islice(self._queue, _LOOK_AHEAD))
@@ -183,6 +195,16 @@ class TorchGenerator:
         if copied:
             sources, targets = torch.tensor(copied).T
             self._cache.copy(sources, targets, max(map(len, prompts)) - 1)
+
+    def _clean(self) -> None:
+        """Forget what lies in all free slots: masked attention still multiplies it, and 0 x NaN is NaN.
+
+        A running rollout with such keys is left to end as it is, and marks the slots again at its next token.
+        """
+        free = np.flatnonzero(~self._slots.active).tolist()
+        self._cache.clear(torch.tensor([*free, *range(self.settings.slots, self._cache.slots)]))
+        self._filled.forget_all()
+        self._poisoned = False
 
     def _prefill(self, slots: list[int], prompts: list[tuple[int, ...]]) -> None:
         """Fill the cache with all but the last token of each prompt: that one is the first decode step's input."""

@@ -1,7 +1,8 @@
 """The LM head in one place, so that generator and trainer compute log-probabilities in the same way.
 
 FP32 at the head (PAPER.md, ingredient 3) means that the matmul itself runs in fp32, not that its bf16 result is cast.
-Weights are cast on the fly and never kept: no stale copy, and a tied embedding keeps its own storage and dtype.
+Here weights are cast on the fly and not kept: no stale copy, and a tied embedding keeps its own storage and dtype. The
+generator, which knows when its weights change, hands over one cast for all steps between two updates.
 Temperature divides the logits before the softmax, on both sides. No top-p or top-k: they would renormalise.
 """
 

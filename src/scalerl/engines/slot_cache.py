@@ -44,6 +44,11 @@ class SlotCache(Cache):
         for store in (self.key_store, self.value_store):
             store[:, targets, :, :length] = store[:, sources, :, :length]
 
+    def clear(self, slots: Tensor) -> None:
+        """Set whole slots to 0."""
+        for store in (self.key_store, self.value_store):
+            store[:, slots] = 0.0
+
     def places(self, n: int, at: Tensor) -> Tensor:
         """Where `write` puts one token of each of the first n slots, whose columns are (n,) `at`."""
         return (self._bases[:n] + at[:, None]).view(-1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scalerl.cache import cache_folder
 from scalerl.engines.compute import Body, make_body
 from scalerl.engines.head import token_logprobs
 from scalerl.engines.model import build_model, export_model, head_weight
@@ -69,14 +69,6 @@ def warm_start(settings: WarmStart, threads: int = 1, progress: Progress = lambd
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
-
-
-def cache_folder() -> Path:
-    """$SCALERL_CACHE, else scalerl below the user's cache."""
-    own = os.environ.get("SCALERL_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scalerl"
 
 
 def content_hash(settings: WarmStart) -> str:
