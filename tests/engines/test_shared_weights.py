@@ -153,6 +153,12 @@ def test_a_full_table_of_readers_says_so() -> None:
 def test_another_set_of_tensors_is_refused(shared: SharedWeights) -> None:
     with pytest.raises(ValueError, match="differs"):
         shared.publish(1, {"a": torch.zeros(300, 70)})
+    for foreign in ("a", "c"):
+        with pytest.raises(ValueError, match=f"differs.*{foreign} is not theirs"):
+            shared.publish(1, ((name, torch.zeros(300, 70)) for name in ("a", foreign)))
+    assert 1 not in shared.versions()
+    shared.publish(2, iter(filled(2).items()))
+    assert shared.newest_version == 2
     with pytest.raises(ValueError, match="at least 3"):
         SharedWeights(filled(0), buffers=2)
 

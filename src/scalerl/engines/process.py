@@ -31,6 +31,9 @@ class EngineProcess:
         name: for messages. serve: the child's main function; called as serve(connection, factory, ...).
         arguments: of `serve` after the connection; they are pickled. log: file for the child's output.
         threads: of torch in the child.
+
+    Attributes:
+        ended: when its pipe closed or its error came, by `time.monotonic`; None while it works.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class EngineProcess:
         self._connection, theirs = context.Pipe()
         self._inbox: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self.last_heard = time.monotonic()
+        self.ended: float | None = None
         self.process = context.Process(
             target=self._serve, args=(theirs, self.log, self._threads, *self._arguments), name=self.name, daemon=True
         )
@@ -58,9 +62,12 @@ class EngineProcess:
             try:
                 message = connection.recv()
             except (EOFError, OSError):
+                self.ended = self.ended or time.monotonic()
                 inbox.put(None)
                 return
             self.last_heard = time.monotonic()
+            if message[0] == "error":
+                self.ended = self.last_heard
             inbox.put(message)
 
     def send(self, command: str, *arguments: Any) -> None:
@@ -219,8 +226,11 @@ class TrainerProcess:
         self._weights = weights
         self._source: NewestWeights | None = None
         self.busy = False
-        self.engine = EngineProcess(name, serve_trainer, (factory, tuple(arguments), weights), log, threads)
+        self.engine = self._launch(name, (factory, tuple(arguments), weights), log, threads)
         self.engine.receive(timeout=None)  # "ready": the first weights are published
+
+    def _launch(self, name: str, arguments: tuple[Any, ...], log: Path | None, threads: int) -> EngineProcess:
+        return EngineProcess(name, serve_trainer, arguments, log, threads)
 
     def step(self, batch: Batch) -> Mapping[str, float]:
         self.start_step(batch)

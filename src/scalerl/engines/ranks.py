@@ -1,16 +1,33 @@
-"""Ranks of a sharded trainer: joining them, and running them as processes behind one pipe."""
+"""Ranks of a sharded trainer: joining them, and running them as processes behind one pipe.
+
+The controller speaks to rank 0, which hands each command on to the others; all carry it out, and rank 0 answers. A rank
+that dies ends them all: collectives need every one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from scalerl.engines.process import EngineProcess, TrainerProcess
+from scalerl.engines.serve import _run as run_child
+from scalerl.engines.weights import SharedWeights
+from scalerl.errors import EngineDied
+
 _PATIENCE = timedelta(days=7)
 """For a collective. Ranks wait in one while generators work; that one has died is seen by its closed pipe."""
+
+_GLANCE = 0.1  # seconds between two looks at the other ranks
+_AFTERMATH = 2.0  # seconds in which ranks die of the death of one
 
 
 @contextmanager
@@ -29,3 +46,161 @@ def joined(rank: int, ranks: int, rendezvous: str) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def serve_rank(
+    connection: Connection,
+    log: Path | None,
+    threads: int,
+    factory: Callable[..., Any],
+    arguments: Sequence[Any],
+    weights: SharedWeights,
+    rank: int,
+    ranks: int,
+    rendezvous: str,
+) -> None:
+    """Answer one command after the other, all ranks together; publish after each that changes the weights."""
+
+    def work() -> None:
+        with joined(rank, ranks, rendezvous):
+            _loop(connection if rank == 0 else None, factory(*arguments), weights)
+
+    run_child(connection, log, threads, work)
+
+
+def _loop(connection: Connection | None, trainer: Any, weights: SharedWeights) -> None:
+    """`connection`: of rank 0; None on the others."""
+    _publish(trainer, weights)
+    if connection is not None:
+        connection.send(("ready", None))
+    while True:
+        box = [None if connection is None else connection.recv()]
+        dist.broadcast_object_list(box, device=torch.device("cpu"))
+        command, arguments = box[0]  # type: ignore[misc]
+        if command == "stop":
+            return
+        result = getattr(trainer, command)(*arguments)
+        if command in ("step", "load"):
+            seconds = _publish(trainer, weights)
+            if command == "step":
+                result = dict(result) | {"seconds_publish": seconds}
+        if connection is not None:
+            connection.send(("result", result))
+
+
+def _publish(trainer: Any, weights: SharedWeights) -> float:
+    """Tensor by tensor: all ranks gather, rank 0 writes."""
+    started = time.perf_counter()
+    if dist.get_rank() == 0:
+        weights.publish(trainer.version, trainer.weights())
+    else:
+        for _ in trainer.weights():
+            pass
+    return time.perf_counter() - started
+
+
+class RankGroup(EngineProcess):
+    """Rank 0's process, and with it those of all others.
+
+    Args:
+        arguments: factory, its arguments, weights: of `serve_rank`. log: of rank 0; the others' have their number.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[Any], log: Path | None, threads: int, ranks: int) -> None:
+        self._group, self._of_all, self._ranks = name, tuple(arguments), ranks
+        super().__init__(f"{name} rank 0", serve_rank, (), log, threads)
+
+    def _start(self) -> None:
+        self._cause: str | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="scalerl-ranks-")
+        rendezvous = f"file://{self._folder.name}/rendezvous"  # each start needs a new one
+        self._arguments = (*self._of_all, 0, self._ranks, rendezvous)
+        super()._start()
+        self._others = [
+            EngineProcess(
+                f"{self._group} rank {rank}",
+                serve_rank,
+                (*self._of_all, rank, self._ranks, rendezvous),
+                None if self.log is None else self.log.with_stem(f"{self.log.stem}-{rank}"),
+                self._threads,
+            )
+            for rank in range(1, self._ranks)
+        ]
+
+    def send(self, command: str, *arguments: Any) -> None:
+        """Raises `EngineDied`, naming the rank."""
+        self._stay_dead()
+        try:
+            super().send(command, *arguments)
+        except EngineDied as error:
+            raise self._end() from error
+
+    def receive(self, timeout: float | None = 0.0) -> tuple[str, Any] | None:
+        """The next message of rank 0; raises `EngineDied` where any rank is gone."""
+        self._stay_dead()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _GLANCE if deadline is None else min(_GLANCE, deadline - time.monotonic())
+            try:
+                message = super().receive(max(0.0, left))
+                for other in self._others:
+                    other.receive()
+            except EngineDied as error:
+                raise self._end() from error
+            if message is not None or (deadline is not None and time.monotonic() >= deadline):
+                return message
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Ask rank 0, which tells the others; after `grace` seconds each is killed."""
+        super().stop(grace)
+        for other in self._others:
+            other.stop(grace if self.process.exitcode == 0 else 0.0)
+        self._folder.cleanup()
+
+    def _stay_dead(self) -> None:
+        if self._cause is not None:
+            raise EngineDied(self._cause)
+
+    def _end(self) -> EngineDied:
+        """End them all, for what ended the first: killed by a signal, or else the earliest to fail."""
+        engines: list[EngineProcess] = [self, *self._others]
+        patience = time.monotonic() + _AFTERMATH
+        while any(e.ended is None for e in engines) and time.monotonic() < patience:
+            time.sleep(0.01)
+        for engine in engines:
+            if engine.ended is not None:
+                engine.process.join(_AFTERMATH)
+        dead = [e for e in engines if e.ended is not None]
+        first = min(dead, key=lambda e: ((e.process.exitcode or 0) >= 0, e.ended))
+        self._cause = str(first._obituary())
+        for engine in engines:
+            if engine.process.is_alive():
+                engine.process.kill()
+            engine.process.join()
+        self._folder.cleanup()
+        return EngineDied(self._cause)
+
+
+class TrainerRanks(TrainerProcess):
+    """A `Trainer` of several ranks, each in a process of its own.
+
+    Args:
+        factory: makes a rank's trainer in its process, where ranks have joined. ranks: how many. The others are those
+            of `TrainerProcess`.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Any],
+        arguments: Sequence[Any],
+        weights: SharedWeights,
+        log: Path | None = None,
+        threads: int = 1,
+        name: str = "trainer",
+        ranks: int = 1,
+    ) -> None:
+        self._ranks = ranks
+        super().__init__(factory, arguments, weights, log, threads, name)
+
+    def _launch(self, name: str, arguments: tuple[Any, ...], log: Path | None, threads: int) -> EngineProcess:
+        return RankGroup(name, arguments, log, threads, self._ranks)

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,20 +101,25 @@ class SharedWeights:
         self._locks = tempfile.mkdtemp(prefix="scalerl-weights-")
         weakref.finalize(self, _remove_locks, self._locks, os.getpid())
 
-    def publish(self, version: int, tensors: Mapping[str, Tensor], timeout: float = 60.0) -> None:
+    def publish(
+        self, version: int, tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]], timeout: float = 60.0
+    ) -> None:
         """Copy a whole set into a free buffer, converting dtypes, and make it the newest.
 
-        Waits while every buffer is held by a living reader.
+        Waits while every buffer is held by a living reader. Pairs are taken one by one, so that they need not all
+        exist at once.
 
         Raises:
             ScaleRLError: none became free within `timeout` seconds.
         """
-        if tensors.keys() != {e.name for e in self._entries}:
-            raise ValueError("the set of tensors differs from the one that the buffers were made for")
         buffer = self._free_buffer(timeout)
-        with torch.no_grad():
-            for name, view in self._views(buffer).items():
-                view.copy_(tensors[name])
+        views = self._views(buffer)
+        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
+            if name not in views:
+                raise ValueError(f"the set of tensors differs from the buffers': {name} is not theirs, or came twice")
+            views.pop(name).copy_(tensor.detach())
+        if views:
+            raise ValueError(f"the set of tensors differs from the buffers': {next(iter(views))} is missing")
         with self._locked():
             self._versions[buffer] = version
             self._newest[0] = buffer
