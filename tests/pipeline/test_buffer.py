@@ -123,7 +123,7 @@ def test_a_checkpoint_carries_every_group(data: st.DataObject) -> None:
     buffer, entries = full(P=data.draw(st.integers(1, 3)), k=data.draw(st.integers(0, 3)), G=G)
     order = data.draw(st.permutations(entries))
     for entry in order[: data.draw(st.integers(0, len(order)))]:
-        finish(buffer, entry, data.draw(st.sampled_from([1.0, 0.0, None])), n=data.draw(st.integers(0, 4)))
+        finish(buffer, entry, data.draw(st.sampled_from([1.0, 0.0])), n=data.draw(st.integers(0, 4)))
     open_group = next((e for e in order if not e.rollouts), None)
     if open_group is not None and G > 1:
         place = buffer.add(rollout(open_group.group_id, open_group.prompt))
@@ -146,6 +146,26 @@ def test_a_checkpoint_carries_every_group(data: st.DataObject) -> None:
             assert (one.finish_reason, one.interrupted) == (two.finish_reason, two.interrupted)
     mine, theirs = buffer.take(), other.take()
     assert [e.group_id for e in mine or []] == [e.group_id for e in theirs or []]
+
+
+def test_what_was_not_judged_or_only_failed_is_judged_after_a_resume() -> None:
+    buffer, entries = full(P=1, k=3, G=2)
+    for entry, rewards in zip(entries, ([1.0, None], [None, None], [1.0]), strict=False):
+        for reward in rewards:
+            place = buffer.add(rollout(entry.group_id, entry.prompt))
+            assert place is not None
+            buffer.judge(entry.group_id, place, reward)
+    assert buffer.add(rollout(2, entries[2].prompt)) == 1  # hangs in its verifier
+    state, arrays = buffer.state()
+    other = Buffer(Admission(1, 3), 2)
+    other.restore(orjson.loads(orjson.dumps(state)), arrays, PROMPTS.__getitem__)
+    assert [(group_id, place) for group_id, place, _ in other.unjudged()] == [(1, 0), (1, 1), (2, 1)]
+    assert (other.finished, other.unfinished) == (1, 3)
+    assert [group_id for group_id, _ in other.start_again(0)] == [3, 3]
+    for group_id, place, _ in other.unjudged():
+        other.judge(group_id, place, 0.0)
+    assert (other.finished, other.unfinished) == (3, 1)
+    np.testing.assert_array_equal(other._entries[0].rewards, [1.0, np.nan])
 
 
 def test_a_buffer_is_not_saved_in_the_middle_of_a_step() -> None:

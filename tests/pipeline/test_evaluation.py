@@ -120,7 +120,9 @@ def test_verdicts_keep_the_order_of_submission_whoever_is_slow() -> None:
     verification: Verification[int] = Verification(verify, decode, threads=4)
     for i, rollout in enumerate(rollouts):
         verification.submit(i, rollout)
-    verdicts = verification.poll(wait=True)
+    verdicts: list[tuple[int, Rollout, float | None]] = []
+    while len(verdicts) < 10:
+        verdicts += verification.poll()
     verification.close()
     assert [key for key, _, _ in verdicts] == list(range(10))
     assert [reward for *_, reward in verdicts] == [rollout.prompt.answer for rollout in rollouts]

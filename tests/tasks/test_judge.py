@@ -113,10 +113,34 @@ def test_a_judge_travels_without_its_processes_and_leaves_none_behind(judge: Jud
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_closing_ends_a_call_under_way_and_starts_nothing_in_its_place(judge: Judge) -> None:
+    other = Judge(judge.target, 2, seconds=60.0, patience=60.0)
+    other.check()
+    failures: list[BaseException] = []
+
+    def hang() -> None:
+        try:
+            other("sleep", "")
+        except (JudgeFailure, OSError, ValueError) as error:  # its pipe is closed, or is closed while it is read
+            failures.append(error)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    while len(other._alive) != 2 or not any(worker._ready for worker in other._alive):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    began = time.monotonic()
+    other.close()
+    thread.join(10)
+    assert time.monotonic() - began < at_most(2.0)
+    assert len(failures) == 1
+    assert not other._alive
+
+
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("{}:grad", 'has no grad: did you mean "grade"'),
+        ("{}:grad", 'has no function grad: did you mean "grade"'),
         ("{}:os", "TypeError: os is no function"),
         ("{}:grade2", "TypeError: too many positional arguments"),
         ("no_such_module:grade", "No module named 'no_such_module'"),

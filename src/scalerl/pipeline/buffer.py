@@ -163,17 +163,18 @@ class Buffer:
         """All outstanding groups: what JSON can hold, and the tokens of their rollouts as arrays.
 
         Raises:
-            RuntimeError: a batch is being trained, or a rollout judged; a checkpoint is taken between steps.
+            RuntimeError: a batch is being trained; a checkpoint is taken between steps.
         """
         rollouts = [rollout for entry in self._entries.values() for rollout in entry.rollouts]
-        if any(e.state is State.IN_BATCH or e.judged < len(e.rollouts) for e in self._entries.values()):
-            raise RuntimeError("the buffer is saved only between steps, with no verdict outstanding")
+        if any(e.state is State.IN_BATCH for e in self._entries.values()):
+            raise RuntimeError("the buffer is saved only between steps")
         ranks = {e.group_id: rank for rank, e in enumerate(e for queue in self._ready.values() for e in queue)}
         entries = [
             {
                 "group_id": e.group_id, "prompt_id": e.prompt.prompt_id, "deadline": e.deadline, "version": e.version,
                 "finished": ranks.get(e.group_id), "rollouts": len(e.rollouts),
                 "rewards": [None if reward is None or np.isnan(reward) else reward for reward in e.rewards],
+                "unjudged": [place for place, reward in enumerate(e.rewards) if reward is None],
                 "finish_reasons": [rollout.finish_reason for rollout in e.rollouts],
                 "interrupted": [rollout.interrupted for rollout in e.rollouts],
             }
@@ -189,7 +190,7 @@ class Buffer:
     def restore(
         self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], prompt: Callable[[str], Prompt]
     ) -> None:
-        """Take in what `state` returned; `prompt` finds one by its id. Then call `start_again`.
+        """Take in what `state` returned; `prompt` finds one by its id. Then call `start_again` and `unjudged`.
 
         Raises:
             CheckpointError: state and arrays do not fit together.
@@ -216,17 +217,35 @@ class Buffer:
                 )
                 at += 1
             entry.rewards = [float("nan") if reward is None else float(reward) for reward in item["rewards"]]
-            entry.judged = len(entry.rewards)
+            _unjudge(entry, item["unjudged"])
             self._entries[entry.group_id] = entry
-            if item["finished"] is None:
+            if item["finished"] is None or entry.judged < self.generations:
                 self.unfinished += 1
             else:
                 ready.append((item["finished"], entry))
         for _, entry in sorted(ready, key=lambda pair: pair[0]):
             self._finish(entry)
 
+    def unjudged(self) -> list[tuple[int, int, Rollout]]:
+        """(group_id, place, rollout) of those without a verdict, for `judge`."""
+        return [
+            (entry.group_id, place, rollout)
+            for entry in self._entries.values()
+            for place, rollout in enumerate(entry.rollouts)
+            if entry.rewards[place] is None
+        ]
+
     def _finish(self, entry: Entry) -> None:
         entry.state = State.FINISHED
         self._ready.setdefault(entry.deadline, []).append(entry)
         self.finished += 1
         self._looked = False
+
+
+def _unjudge(entry: Entry, places: list[int]) -> None:
+    """Forget the verdicts of these places, and all of a group without any: what failed may be mended by now."""
+    if all(reward is not None and np.isnan(reward) for reward in entry.rewards):
+        places = [place for place, rollout in enumerate(entry.rollouts) if rollout.finish_reason != "late"]
+    for place in places:
+        entry.rewards[place] = None
+    entry.judged = len(entry.rewards) - len(places)

@@ -8,11 +8,12 @@ controller that is restored from the newest checkpoint goes on.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scalerl.errors import CheckpointError
+from scalerl.errors import CheckpointError, InputError, VerifierError
 from scalerl.pipeline.admission import Admission
 from scalerl.pipeline.buffer import Buffer
 from scalerl.pipeline.checkpoint import Checkpoints
@@ -21,7 +22,7 @@ from scalerl.pipeline.evaluation import Evaluation
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import MetricsLog
 from scalerl.pipeline.revival import Revivable
-from scalerl.pipeline.rows import fleet_counts, train_row, verdicts
+from scalerl.pipeline.rows import fleet_counts, refuse_unjudged, train_row, verdicts
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.schedule import Schedule
 from scalerl.pipeline.settings import ControllerSettings, Outcome
@@ -31,6 +32,9 @@ from scalerl.protocols import Trainer, WeightSource
 from scalerl.recipe.assemble import make_batch
 from scalerl.recipe.recipe import Recipe
 from scalerl.types import Rollout
+
+GRACE = 5.0
+"""Seconds that a step in lockstep has to end once the run must stop, while answers are still being judged."""
 
 
 class Controller:
@@ -63,6 +67,10 @@ class Controller:
         self.metrics, self.checkpoints, self.evaluation, self.counts = metrics, checkpoints, evaluation, counts
         if evaluation is not None and evaluation.generator is generator and self.schedule.overlap:
             raise ValueError("evaluation beside training needs a generator of its own")
+        if evaluation is not None:
+            evaluation.replaced = lambda reason, n: self._event(
+                "evaluator replaced", reason=reason, rollouts_asked_again=n
+            )
         settings.check(recipe)
         self.step = 0
         self._verification = verification
@@ -74,7 +82,8 @@ class Controller:
         self._due = settings.evaluate_every > 0 and evaluation is not None
         self._spent: dict[str, Any] = {}  # when the evaluation under way began
         self._saved = -1
-        self._stop: str | None = None
+        self._asked: str | None = None  # why to stop
+        self._whole = True  # no step was broken off
         # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
         self._pause = settings.pause if self.schedule.overlap else 0.0
         self._clocks = Clocks()
@@ -89,6 +98,8 @@ class Controller:
         try:
             self._publish()
             self._ask_again()
+            for group_id, place, rollout in self._buffer.unjudged():
+                self._verification.submit((group_id, place), rollout)
             self._evaluate()
             while (reason := self._reason()) is None:
                 self._clocks.turn(self._buffer.unfinished > 0)
@@ -96,17 +107,29 @@ class Controller:
                     with self._clocks.phase("sleep"):
                         time.sleep(self._pause)
             self._wait_for_evaluation()
-            end = {"event": "end", "reason": reason, "outstanding_groups": len(self._buffer)}
-            self.metrics.write("event", {"step": self.step, **end})
-            if self.settings.checkpoint_every and self._saved != self.step:
-                self._save()
+            if self.settings.checkpoint_every and self._saved != self.step and self._whole:
+                self._save_last()
+            self._event("end", reason=reason, outstanding_groups=len(self._buffer))
             return Outcome(self.step, reason)
+        except (CheckpointError, VerifierError) as error:
+            with contextlib.suppress(InputError):  # the log's disk may be as full
+                self._event("end", reason=f"failed: {error}")
+            raise
         finally:
             self.close()
 
-    def stop(self, reason: str) -> None:
-        """End after the step under way, with a checkpoint; callable from a signal handler or another thread."""
-        self._stop = f"stopped: {reason}"
+    def stop(self, reason: str, hurry: bool = True) -> None:
+        """End after the step under way, with a checkpoint; callable from a signal handler or another thread.
+
+        No further answer is judged; those left are judged after a resume. In lockstep, where nothing is saved within a
+        step, judging goes on until the step is taken, but in a `hurry` for `GRACE` seconds only: then the step is given
+        up, and a resume begins at the checkpoint before.
+        """
+        now = time.monotonic()
+        self._asked = self._asked or reason
+        self._verification.until = now if self.schedule.overlap else now + GRACE if hurry else float("inf")
+        if self.evaluation is not None:
+            self.evaluation.halt()
 
     def close(self) -> None:
         """End threads and the metrics file; engines belong to whoever made them."""
@@ -118,11 +141,21 @@ class Controller:
     def _reason(self) -> str | None:
         if self._stepper.busy:
             return None
-        if self._stop is not None:
-            return self._stop
+        if self._asked is not None and self._may_stop():
+            return f"stopped: {self._asked}" + ("" if self._whole else ", within a step")
         if self.step >= self.settings.steps:
             return "steps"
         return "all prompts retired" if self._exhausted and len(self._buffer) < self.recipe.prompts_per_step else None
+
+    def _may_stop(self) -> bool:
+        if self.schedule.overlap or not len(self._buffer):
+            return True
+        self._whole = not self._verification.overdue
+        return not self._whole
+
+    @property
+    def _ending(self) -> bool:
+        return self._asked is not None and self.schedule.overlap
 
     def _turn(self) -> bool:
         """Everything that can be done now; whether that was anything."""
@@ -133,7 +166,7 @@ class Controller:
         return any([self._submit(), self._collect(), self._train(), self._poll_evaluation()])  # all of them, each time
 
     def _submit(self) -> bool:
-        if self._exhausted or self._stop is not None or not self.schedule.renews(len(self._buffer)):
+        if self._exhausted or self._ending or not self.schedule.renews(len(self._buffer)):
             return False
         needed = (self.settings.steps - self.step) * self.recipe.prompts_per_step - len(self._buffer)
         requests = []
@@ -169,8 +202,8 @@ class Controller:
         elif self._buffer.wants(rollout.group_id):
             self.generator.submit([(rollout.group_id, rollout.prompt)])
 
-    def _judge(self, wait: bool = False) -> bool:
-        judged = self._verification.poll(wait)
+    def _judge(self) -> bool:
+        judged = self._verification.poll()
         for (group_id, place), _, reward in judged:
             self._verdict(group_id, place, reward)
         return bool(judged)
@@ -186,13 +219,14 @@ class Controller:
             if done is not None:
                 self._finish_step(done)
             return done is not None
-        if self._stop is not None or (self.schedule.whole and self._buffer.unfinished):
+        if self._ending or (self.schedule.whole and self._buffer.unfinished):
             return False
         entries = self._buffer.take()
         if entries is None:
             return False
         with self._clocks.phase("assemble"):
             batch = make_batch([entry.group() for entry in entries], self.recipe, self.step)
+            refuse_unjudged(entries, self.counts(), self.step + 1)
         self._stepper.begin(entries, batch)
         return True
 
@@ -213,7 +247,7 @@ class Controller:
         last = self.step == self.settings.steps
         if every and self.evaluation is not None and (last or self.step % every == 0):
             if self._due:  # the one before has waited until now for another to end
-                self.metrics.write("event", {"step": self.step, "event": "evaluation skipped"})
+                self._event("evaluation skipped")
             self._due = True
         self._evaluate()
         every = self.settings.checkpoint_every
@@ -221,7 +255,7 @@ class Controller:
             try:
                 self._save()
             except CheckpointError as error:  # training is intact and goes on; the next one may find room
-                self.metrics.write("event", {"step": self.step, "event": "checkpoint failed", "reason": str(error)})
+                self._event("checkpoint failed", reason=str(error))
 
     def _publish(self) -> None:
         with self._clocks.phase("publish"):
@@ -256,7 +290,7 @@ class Controller:
     def _wait_for_evaluation(self) -> None:
         """Until none runs or is due. Who stops the run does not wait: the resumed run evaluates first."""
         with self._clocks.phase("evaluate"):
-            while self._stop is None and self.evaluation is not None and (self.evaluation.running or self._due):
+            while self._asked is None and self.evaluation is not None and (self.evaluation.running or self._due):
                 if not self.evaluation.running:
                     self._begin_evaluation(self.evaluation)
                 if not self._poll_evaluation():
@@ -266,13 +300,14 @@ class Controller:
         own: dict[str, Any] = {"step": self.step, "policy_version": self.step}
         self.metrics.write(kind, {**own, "compute": self.ledger.compute(), **row})
 
+    def _event(self, event: str, **more: Any) -> None:
+        self.metrics.write("event", {"step": self.step, "event": event, **more})
+
     def _revive(self) -> None:
         reason = str(self.generator.dead)
         assert self._source is not None
         self.generator.revive(self._sent, self._source)
-        lost = self._ask_again()
-        event = {"event": "generator replaced", "reason": reason, "rollouts_asked_again": lost}
-        self.metrics.write("event", {"step": self.step, **event})
+        self._event("generator replaced", reason=reason, rollouts_asked_again=self._ask_again())
 
     def _ask_again(self) -> int:
         requests = self._buffer.start_again(self._sent)
@@ -288,7 +323,7 @@ class Controller:
 
     def _save(self) -> None:
         with self._clocks.phase("checkpoint"):
-            self._judge(wait=True)
+            self._judge()
             buffer, arrays = self._buffer.state()
             running = self.evaluation is not None and self.evaluation.running
             state = {
@@ -297,6 +332,13 @@ class Controller:
             }  # fmt: skip
             self.checkpoints.save(self.step, state, arrays, self.trainer.save)
             self._saved = self.step
+
+    def _save_last(self) -> None:
+        try:
+            self._save()
+        except CheckpointError as error:
+            directory = self.metrics.path.parent
+            raise CheckpointError(f"{error}; then `scalerl resume {directory}` goes on from the one before") from error
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Go on where a checkpoint was taken; before `run`, with the trainer loaded from the same one.

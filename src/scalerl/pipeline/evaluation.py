@@ -103,7 +103,11 @@ class Evaluation:
         self._prompts: list[tuple[str, Prompt]] = [
             (name, prompt) for name, part in parts.items() for prompt in part.prompts("held-out")[:limit]
         ]
-        self._verification: Verification[str] = Verification(verify, decode, threads)
+        self._verification: Verification[tuple[int, str]] = Verification(verify, decode, threads)
+        self.replaced: Callable[[str, int], None] = lambda *_: (
+            None
+        )  # is told why, and how many rollouts are asked again
+        self._attempt = 0  # verdicts on what a dead generator had made are of an earlier one
         self._running: _Running | None = None
 
     @property
@@ -139,18 +143,24 @@ class Evaluation:
         for rollout in self.generator.poll():
             name = self._task_of(rollout, run)
             if name is not None:
-                self._verification.submit(name, rollout)
-        for name, rollout, reward in self._verification.poll():
-            self._count(run, name, rollout, reward)
+                self._verification.submit((self._attempt, name), rollout)
+        for (attempt, name), rollout, reward in self._verification.poll():
+            if attempt == self._attempt:
+                self._count(run, name, rollout, reward)
         if self.generator.dead is not None:
-            self._verification.poll(wait=True)  # verdicts on what the dead one had made
+            reason = str(self.generator.dead)
             self.generator.revive(run.version, run.source)
             self._ask()
+            self.replaced(reason, run.missing)
         if run.missing:
             return None
         self._release()
         rows = [self._row(run, name, score) for name, score in run.scores.items()]
         return Result(rows, time.monotonic() - run.begun, run.prompt_tokens, run.tokens)
+
+    def halt(self) -> None:
+        """Judge no further answer: the run ends, and evaluates again after a resume."""
+        self._verification.until = 0.0
 
     def close(self) -> None:
         """End the verifier's threads and give the pinned weights free."""
@@ -165,6 +175,7 @@ class Evaluation:
     def _ask(self) -> None:
         run = self._running
         assert run is not None
+        self._attempt += 1
         run.missing = len(self._prompts) * self.samples
         run.scores = {name: _Score() for name, _ in self._prompts}
         run.prompt_tokens = run.tokens = 0

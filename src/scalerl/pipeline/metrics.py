@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -38,10 +39,20 @@ class MetricsLog:
         self._file = self.path.open("ab")
 
     def write(self, kind: str, row: Mapping[str, Any]) -> None:
-        """Append a row with the wall clock; NaN becomes null. Readers see it at once."""
+        """Append a row with the wall clock; NaN becomes null. Readers see it at once.
+
+        Raises:
+            InputError: it cannot be written, for example to a full disk.
+        """
         full: Row = {"kind": kind, **row, "timestamp": round(time.time(), 3)}
-        self._file.write(orjson.dumps(full, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
-        self._file.flush()
+        try:
+            self._file.write(orjson.dumps(full, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
+            self._file.flush()
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: cannot be written ({error.strerror}); mend that, then `scalerl resume "
+                f"{self.path.parent}` goes on from the newest checkpoint"
+            ) from error
         if self.listener is not None:
             self.listener(full)
 
@@ -52,7 +63,8 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a row that a full disk refused, which was told
+            self._file.close()
 
 
 def _cut(path: Path, discarded: Path, size: int) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalerl.errors import VerifierError
 from scalerl.pipeline.buffer import Buffer, Entry
 from scalerl.pipeline.sampler import Sampler
 from scalerl.recipe.recipe import Recipe
@@ -71,3 +72,24 @@ def verdicts(entry: Entry) -> tuple[int, int]:
     """(rollouts at full marks, rollouts judged) of a group."""
     judged = [reward for reward in entry.rewards if reward is not None and reward == reward]  # without NaN
     return int(is_correct(judged).sum()), len(judged)
+
+
+def refuse_unjudged(entries: Sequence[Entry], counts: Mapping[str, float], step: int) -> None:
+    """Refuse to take a step of which no answer could be judged: it would teach nothing, and so would the next.
+
+    Args:
+        counts: `Guard.counts`.
+
+    Raises:
+        VerifierError: naming the commonest error.
+    """
+    answers = sum(rollout.finish_reason != "late" for entry in entries for rollout in entry.rollouts)
+    errors = {name: n for name, n in counts.items() if name.startswith("excluded/") and name.count("/") > 1}
+    if not answers or not errors or any(verdicts(entry)[1] for entry in entries):
+        return
+    name = max(errors, key=lambda name: errors[name])
+    task, _, error = name.removeprefix("excluded/").rpartition("/")
+    raise VerifierError(
+        f"none of the {answers:,} answers of step {step} could be judged; the commonest error of all so far is {error} "
+        f"of task {task}, {errors[name]:,.0f} times; mend the verifier, then go on with `scalerl resume`"
+    )

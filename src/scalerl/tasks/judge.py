@@ -97,8 +97,10 @@ class Judge:
             if not worker.usable:
                 self._alive.discard(worker)
                 worker.stop()
-                worker = self._start()
-            idle.put(worker)  # to the end of the queue, behind the spare that is ready
+            with self._lock:
+                if self._idle is idle:  # else it was closed meanwhile, and nobody would end a new one
+                    # To the end of the queue, behind the spare that is ready.
+                    idle.put(worker if worker.usable else self._start())
 
     def reward(self, answer: Sequence[Any], reference: Sequence[Any]) -> float:
         """The value for the model's answer, by the rules in the file's head.

@@ -73,7 +73,7 @@ def run(
     The caller has claimed the directory.
     """
     begin = origin(settings, directory, progress)
-    stop = _Stop(settings.recipe.schedule == "lockstep")
+    stop = _Stop()
     deaths, last = 0, 0
     news: Row | None = None
     with stop.signals():
@@ -107,7 +107,6 @@ def _attempt(
     def heard(row: Row) -> None:
         listener(row)
         renewal.heard(row)
-        stop.heard(row)
 
     with contextlib.ExitStack() as closing:
         try:
@@ -153,29 +152,24 @@ def _export(found: Run) -> Path:
 
 
 class _Stop:
-    """Requests to end: from a signal, or from a forecast. In lockstep they wait for a step to be whole."""
+    """Requests to end: from a signal, which is in a hurry, or from a forecast."""
 
-    def __init__(self, between_steps: bool) -> None:
+    def __init__(self) -> None:
         self.signalled: str | None = None
         self._controller: Controller | None = None
-        self._between_steps, self._asked = between_steps, ""
+        self._asked = ""
 
     def attach(self, controller: Controller) -> None:
         """Whom to ask from now on; what was asked before it was there counts."""
         self._controller = controller
-        if self._asked and not self._between_steps:
-            controller.stop(self._asked)
+        if self._asked:
+            controller.stop(self._asked, self.signalled is not None)
 
     def ask(self, reason: str) -> None:
         """End soon."""
         self._asked = self._asked or reason
-        if self._controller is not None and not self._between_steps:
-            self._controller.stop(self._asked)
-
-    def heard(self, row: Row) -> None:
-        """A row of metrics.jsonl; that of a step is the moment between two."""
-        if self._asked and row["kind"] == "train" and self._controller is not None:
-            self._controller.stop(self._asked)
+        if self._controller is not None:
+            self._controller.stop(self._asked, self.signalled is not None)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
