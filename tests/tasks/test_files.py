@@ -206,7 +206,8 @@ def test_the_users_verifier_by_import_path(
 @pytest.mark.parametrize(
     ("verifier", "reason"),
     [
-        ("mine:close_enuf", 'mine has no close_enuf: did you mean "close_enough"'),
+        ("mine:close_enuf", 'mine has no function close_enuf: did you mean "close_enough"'),
+        ("mine:xyz", "has no function xyz: known: close_enough, two"),  # neither __doc__ nor os
         ("mine:two", "TypeError: too many positional arguments"),
         ("main.py:close_enough", "no file main.py in "),
         ("mein:close_enough", "No module named 'mein'"),

@@ -154,15 +154,41 @@ def test_settings_become_tasks() -> None:
     ("settings", "message"),
     [
         ("arithmatic", 'no such task; did you mean "arithmetic"'),
-        ({"level": "easy"}, "no such task; known: arithmetic, reasoning_gym, maths, file, mixture"),
+        ({"level": "easy"}, "task: no name; known: arithmetic, reasoning_gym, maths, file, mixture"),
         ({"name": "arithmetic", "max_step": 3}, 'no key "max_step": did you mean "max_steps"'),
         ({"name": "arithmetic", "tokenizer": 3}, 'no key "tokenizer"'),
-        ({"name": "arithmetic", "min_steps": "three"}, "unusable value"),
-        ({"name": "file"}, 'the key "path" is missing'),
-        ({"name": "mixture", "task": []}, 'no key "task": did you mean "tasks"'),
-        ({"name": "mixture", "tasks": "arithmetic"}, "must be a list of mappings"),
-        ([{"name": "arithmetic", "weight": "much"}], "weights .*must be a number"),
-        ([], "mixture: no tasks"),
+        ({"name": "arithmetic", "min_steps": "three"}, "task.min_steps = 'three': a whole number is needed"),
+        ({"name": "file"}, 'task file needs the key "path"'),
+        ({"name": "mixture", "task": []}, 'task.task: a mixture has no such key: did you mean "tasks"'),
+        ({"name": "mixture", "tasks": "arithmetic"}, "task.tasks = 'arithmetic': .*a list of mappings"),
+        ([{"name": "arithmetic", "weight": "much"}], "task.0.weight = 'much': a number is needed"),
+        ([], "task = .*a list of mappings"),
+        (
+            [{"name": "arithmetic"}, {"name": "arithmetic"}],
+            "task.1: two tasks are called .arithmetic.; give each a label",
+        ),
+        ([{"name": "arithmetic", "weight": 0}], "task.0.weight = 0: it must be above 0"),
+        ([{"name": "arithmetic", "weight": float("nan")}], "task.0.weight = nan: a number is needed, and a finite one"),
+        (["arithmetic"], "task.0 = 'arithmetic': a list of mappings"),
+        ({"name": "arithmetic", "label": "a/b"}, "task.label = 'a/b': .*no slash"),
+        ({"name": "arithmetic", "label": ""}, "task.label = '': it is empty"),
+        ({"name": "arithmetic", "train_prompts": 10**12}, "task.train_prompts = .* at most 10,000,000"),
+        ({"name": "file", "path": 3}, "task.path = 3: a text is needed"),
+        ({"name": "file", "path": "x", "keep_thinking": 1}, "task.keep_thinking = 1: true or false"),
+        ({"name": "file", "path": "x", "verifier_options": [1]}, "task.verifier_options = .*: a mapping is needed"),
+        (
+            {"name": "file", "path": "x", "verifier": "exakt"},
+            'task.verifier: no verifier "exakt": did you mean "exact"',
+        ),
+        (
+            {"name": "file", "path": "x", "verifier": "a:b", "verifier_options": {"target": 1}},
+            'task.verifier_options.target: verifier a:b has no key "target": known: isolated, memory_mb',
+        ),
+        (
+            {"name": "file", "path": "x", "verifier": "maths", "verifier_options": {"seconds": "long"}},
+            "task.verifier_options.seconds = 'long': a number is needed",
+        ),
+        ({"name": "mixture", "tasks": [{"name": "arithmetic", "seed": "x"}]}, "task.tasks.0.seed = 'x'"),
         ({"name": "reasoning_gym", "dataset": "cuntdown"}, 'no dataset "cuntdown": did you mean "countdown"'),
         (
             {"name": "reasoning_gym", "dataset": "leg_counting", "params": {"min_animal": 3}},
@@ -177,9 +203,11 @@ def test_unusable_settings_name_the_nearest(settings: object, message: str) -> N
     pytest.importorskip("reasoning_gym")
     with pytest.raises(InputError, match=message):
         build_task(settings, PLAIN)
-    if isinstance(settings, dict) and settings.get("path"):
-        with pytest.raises(InputError, match="needs the model's tokenizer"):
-            build_task(settings)
+
+
+def test_a_task_of_ones_own_needs_the_tokenizer() -> None:
+    with pytest.raises(InputError, match="needs the model's tokenizer"):
+        build_task({"name": "file", "path": "x"})
 
 
 def test_importing_the_tasks_loads_neither_torch_nor_transformers() -> None:

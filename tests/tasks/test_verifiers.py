@@ -112,7 +112,7 @@ def test_no_text_makes_a_verifier_raise(text: str, name: str) -> None:
 def test_unknown_verifiers_and_options_name_the_nearest() -> None:
     with pytest.raises(InputError, match='no verifier "numerc": did you mean "numeric"'):
         verifier("numerc")
-    with pytest.raises(InputError, match=r"verifier numeric: unusable options .*tolerence"):
+    with pytest.raises(InputError, match=r"task.verifier_options.tolerence: .* did you mean .tolerance."):
         verifier("numeric", {"tolerence": 1})
     with pytest.raises(InputError, match="tolerance 3"):
         verifier("numeric", {"tolerance": 3})

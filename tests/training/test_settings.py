@@ -73,7 +73,15 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("recipe: {schedule: lockstep}\nengines: {launch: process}\n", 2, ["engines.launch", "inline"]),
         ("forecast:\n  stop_when: gain_hi < 0.01 at 2x\n", 2, ["forecast.stop_when", "'gain_high'"]),
         ("engines:\n  capacity: 5\n", 2, ["engines.capacity = 5", "the nearest valid is 32"]),
-        ("task: 3\n", 1, ["task = 3", "give a name"]),
+        ("task: 3\n", 1, ["task = 3", "a name, a mapping"]),
+        ("task:\n  name: file\n  path: x\n  held_out: much\n", 4, ["task.held_out = 'much': a number is needed"]),
+        ("task:\n  - name: arithmetic\n  - name: arithmetic\n    weight: no\n", 4, ["task.1.weight = False"]),
+        ("task:\n  - {name: arithmetic}\n  - {name: arithmetic}\n", 3, ["task.1: two tasks are called"]),
+        (
+            "task: {name: file, path: x, verifier_options: {size: 1}}\n",
+            1,
+            ["task.verifier_options.size", "ignore_case"],
+        ),
         ("steps: 3\nseed: 18446744073709551616\n", 2, ["seed = 18446744073709551616", "at most 2^63 - 1"]),
         (
             "model:\n  config: {model_type: qwen3}\n  seed: 9223372036854775808\n",

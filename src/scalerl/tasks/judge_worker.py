@@ -82,7 +82,8 @@ def load(target: str, parameters: int) -> Callable[..., Any]:
         module = importlib.import_module(place)
     function = getattr(module, name, None)
     if function is None:
-        raise AttributeError(f"{place} has no {name}: {suggestion(name, vars(module))}")
+        own = [found for found, value in vars(module).items() if inspect.isfunction(value) and found[0] != "_"]
+        raise AttributeError(f"{place} has no function {name}: {suggestion(name, own)}")
     if not callable(function):
         raise TypeError(f"{name} is no function")
     with contextlib.suppress(ValueError):  # built-in functions without a signature

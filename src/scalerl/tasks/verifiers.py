@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from scalerl.errors import InputError
+from scalerl.tasks.arguments import ArgumentError, checked
 from scalerl.tasks.judge import Judge
+from scalerl.tasks.maths import Maths
 from scalerl.tasks.nearest import suggestion
 
 MOST_DIGITS = 400  # longer numbers are no answer, and converting them takes time that grows with their square
@@ -176,18 +178,12 @@ def chosen_letter(text: str) -> str | None:
     return leading.group(1) if leading else alone.pop() if len(alone) == 1 else None
 
 
-def _maths(**options: Any) -> Verifier:
-    from scalerl.tasks.maths import Maths
-
-    return Maths(**options)
-
-
 NAMED: Mapping[str, Callable[..., Verifier]] = {
     "exact": Exact,
     "contains": Contains,
     "numeric": Numeric,
     "choice": Choice,
-    "maths": _maths,
+    "maths": Maths,
 }
 
 
@@ -202,15 +198,28 @@ def verifier(name: str, options: Mapping[str, Any] | None = None, paths: Sequenc
     Raises:
         InputError: unknown name or option, or a function that cannot be imported.
     """
-    options = dict(options or {})
+    own = checked_options(name, options)
     if ":" in name:
-        name = _located(name, paths)
+        return Imported(_located(name, paths), paths=paths, **own)
+    return NAMED[name](**own)
+
+
+def checked_options(name: str, options: Mapping[str, Any] | None, at: str = "task") -> dict[str, Any]:
+    """A verifier's options in their types.
+
+    Args:
+        at: the dotted key of the task.
+
+    Raises:
+        ArgumentError: unknown name, or an option that cannot be.
+    """
     if ":" not in name and name not in NAMED:
-        raise InputError(f'no verifier "{name}": {suggestion(name, NAMED)}; your own is named my_module:my_function')
-    try:
-        return Imported(name, paths=paths, **options) if ":" in name else NAMED[name](**options)
-    except TypeError as error:
-        raise InputError(f"verifier {name}: unusable options {options} ({error})") from error
+        near = suggestion(name, NAMED)
+        raise ArgumentError(
+            f"{at}.verifier", f': no verifier "{name}": {near}; your own is named my_module:my_function'
+        )
+    make = Imported if ":" in name else NAMED[name]
+    return checked(make, options or {}, f"{at}.verifier_options", f"verifier {name}", ("target", "paths"))
 
 
 def _located(target: str, paths: Sequence[str]) -> str:

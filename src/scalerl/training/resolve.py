@@ -17,7 +17,9 @@ from scalerl.errors import InputError
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.recipe.presets import PRESETS
 from scalerl.recipe.recipe import Recipe
+from scalerl.tasks.arguments import ArgumentError
 from scalerl.tasks.arithmetic import LEVELS
+from scalerl.tasks.registry import check
 from scalerl.training.settings import CONFIG, THREADS, EngineSettings, Settings
 from scalerl.training.tree import Sources, Tree, build
 
@@ -174,10 +176,11 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
         raise InputError(f"{sources.place('engines.capacity')}: engines.{error}") from error
     half = max(1, (os.cpu_count() or 2) // 2)
     launch = engines.launch if engines.launch != "auto" else "inline" if lockstep else "process"
+    names = task_names(settings.task)
     try:
-        names = task_names(settings.task)
-    except InputError as error:
-        raise InputError(f"{sources.place('task')}: {error}") from error
+        check(settings.task)
+    except ArgumentError as error:
+        raise InputError(f"{sources.place(error.key)}: {error}") from error
     verify_threads = 0 if lockstep or set(names) == {"arithmetic"} else 4
     engines = replace(
         engines,
@@ -226,18 +229,12 @@ def _fresh(slots: int, recipe: Recipe) -> int | None:
 
 
 def task_names(task: Any) -> list[str]:
-    """Kinds of tasks in the settings.
-
-    Raises:
-        InputError: they are neither a name nor a mapping nor a list.
-    """
+    """Kinds of tasks in the settings; none where they are none."""
     if isinstance(task, str):
         return [task]
     if isinstance(task, Mapping):
         return task_names(task["tasks"]) if "tasks" in task else [str(task.get("name"))]
-    if isinstance(task, list | tuple) and task:
-        return [name for part in task for name in task_names(part)]
-    raise InputError(f"task = {task!r}: give a name, a mapping with name, or a list of such mappings")
+    return [name for part in task for name in task_names(part)] if isinstance(task, list | tuple) else []
 
 
 def _absolute(path: str | None, folder: Path) -> str | None:
