@@ -1,0 +1,174 @@
+"""vLLM in this process's keeping, through `AsyncLLM` and other public interfaces only.
+
+Nothing is tokenized or detokenized, and nothing renormalises what is sampled from: no top-p, no top-k, no penalties.
+Log-probabilities are those of the distribution that was sampled, at the recipe's temperature ("processed").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scalerl.engines.generator import GeneratorSettings
+from scalerl.engines.token_requests import Completion, Started, TokenRequest
+from scalerl.engines.vllm_transfer import BACKEND, SharedFile, transfer_failure, write_shared
+from scalerl.errors import EngineDied, InputError
+from scalerl.protocols import WeightSource
+
+Check = Literal["sampled", "full", "off"]
+_RARELY = 1 << 30
+"""Tokens between two outputs of a request: its first, which tells that it has started, and its last."""
+_SHUTDOWN_SECONDS = 3.0
+"""Then what is left of the engine is killed."""
+_CPU_BLOCK = 32
+"""Tokens of a block of the KV cache, the fewest that vLLM's CPU attention takes: short prompts are shared too."""
+
+
+@dataclass(frozen=True)
+class VLLMOptions:
+    """How vLLM runs.
+
+    Attributes:
+        dtype: of weights and KV cache. tensor_parallel: GPUs that one model is split over.
+        gpu_memory: share of each GPU's memory that vLLM takes. kv_cache_gib: of the KV cache, instead of what that
+            share leaves; null: 1 on CPU. check: what is compared after each update of the weights.
+        threads: on CPU.
+    """
+
+    dtype: str = "float32"
+    tensor_parallel: int = 1
+    gpu_memory: float = 0.9
+    kv_cache_gib: float | None = None
+    check: Check = "sampled"
+    threads: int = 1
+
+
+class VLLMEngine:
+    """A `TokenEngine`. Starting takes about half a minute.
+
+    Args:
+        folder: of the model and its config, as Hugging Face writes it.
+    """
+
+    def __init__(self, folder: Path, settings: GeneratorSettings, options: VLLMOptions) -> None:
+        self.folder, self.settings, self.options = folder, settings, options
+        self._llm: Any = None
+        self._numbers = itertools.count()
+
+    async def open(self, version: int) -> None:
+        """Start the engine's processes.
+
+        Raises:
+            InputError: vLLM is not installed, or refuses the model or the settings.
+        """
+        _prepare_environment(self.options.threads)
+        try:
+            from vllm.engine.arg_utils import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise InputError(f"engines.generator = vllm: vLLM is not there ({error}); pip install vllm") from error
+        try:
+            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._arguments()))
+        except (ValueError, RuntimeError) as error:
+            raise InputError(f"engines.vllm: vLLM does not start with {self.folder}: {_line(error)}") from error
+        await self._llm.update_weight_version(str(version))
+
+    def _arguments(self) -> dict[str, Any]:
+        from vllm.config.weight_transfer import WeightTransferConfig
+        from vllm.platforms import current_platform
+
+        settings, options, on_cpu = self.settings, self.options, current_platform.is_cpu()
+        gib = options.kv_cache_gib or (1.0 if on_cpu else None)
+        arguments: dict[str, Any] = {
+            "model": str(self.folder),
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",  # the model's own would bring top-p and penalties along
+            "dtype": options.dtype,
+            "seed": settings.seed,
+            "max_num_seqs": settings.slots,
+            "max_model_len": settings.prompt_tokens + settings.limits.most,
+            "tensor_parallel_size": options.tensor_parallel,
+            "gpu_memory_utilization": options.gpu_memory,
+            "kv_cache_memory_bytes": None if gib is None else int(gib * 2**30),
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",
+            "hf_overrides": {"head_dtype": "float32"} if settings.fp32_head else {"head_dtype": "model"},
+            "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+            "disable_log_stats": True,
+        }
+        return arguments | ({"block_size": _CPU_BLOCK, "enforce_eager": True} if on_cpu else {})
+
+    async def complete(self, request: TokenRequest, started: Started) -> Completion:
+        """As the protocol's; `EngineDied` where the engine is gone."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        prompt: Any = {"prompt_token_ids": list(request.token_ids), "cache_salt": request.salt}
+        output: Any = None
+        try:
+            async for latest in self._llm.generate(prompt, _sampling(request), f"r{next(self._numbers)}"):
+                output = latest
+                started()
+        except EngineDeadError as error:
+            raise EngineDied("vLLM's engine process has died; its output tells why") from error
+        completion = output.outputs[0]
+        if completion.finish_reason not in ("stop", "length"):
+            raise EngineDied(f"vLLM ended a request with {completion.finish_reason!r}")
+        flat = completion.logprobs
+        logprobs = [flat.logprobs[start] for start in flat.start_indices]  # the sampled token comes first
+        versions = [int(s.version) for s in completion.weight_versions for _ in range(s.end - s.start)]
+        return Completion(list(completion.token_ids), logprobs, versions)
+
+    def stage(self, version: int, source: WeightSource) -> SharedFile:
+        """Write the weights to shared memory."""
+        import torch
+
+        return write_shared(version, source, getattr(torch, self.options.dtype), self.options.check)
+
+    async def pause(self) -> None:
+        """Clearing the cache, which is the default, would recompute every running rollout under new weights."""
+        await self._llm.pause_generation(mode="keep", clear_cache=False)
+
+    async def load(self, version: int, staged: SharedFile) -> None:
+        """Raises `ScaleRLError`, naming the tensor, where the model does not hold what was sent."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        with staged, transfer_failure(version):
+            await self._llm.start_weight_update()
+            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=staged.info))
+            await self._llm.finish_weight_update(str(version))
+
+    async def resume(self) -> None:
+        """As the protocol's."""
+        await self._llm.resume_generation()
+
+    async def close(self) -> None:
+        """As the protocol's."""
+        if self._llm is not None:
+            llm, self._llm = self._llm, None
+            await asyncio.to_thread(llm.shutdown, _SHUTDOWN_SECONDS)
+
+
+def _sampling(request: TokenRequest) -> Any:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    return SamplingParams(
+        temperature=request.temperature, top_p=1.0, top_k=0, min_p=0.0, max_tokens=request.most, seed=request.seed,
+        ignore_eos=True, stop_token_ids=list(request.stop), detokenize=False, logprobs=0, flat_logprobs=True,
+        output_kind=RequestOutputKind.CUMULATIVE, stream_interval=_RARELY,
+    )  # fmt: skip
+
+
+def _prepare_environment(threads: int) -> None:
+    """Before vLLM is imported. Its own binding to cores would take all of them, beside a trainer that needs some."""
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
