@@ -122,3 +122,10 @@ def test_a_token_that_cannot_be_sampled_adds_no_entropy() -> None:
     logprobs, entropy = token_logprobs(hidden, weight, torch.tensor([0]))
     assert float(logprobs) == pytest.approx(-0.6931472)
     assert float(entropy) == pytest.approx(0.6931472)
+
+
+def test_entropy_is_never_negative_however_low_the_temperature() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(500, 16), torch.randn(24, 16)
+    _, entropy = token_logprobs(hidden, weight, torch.zeros(500, dtype=torch.long), temperature=1e-3)
+    assert float(entropy.min()) == 0.0

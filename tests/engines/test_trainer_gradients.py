@@ -1,5 +1,7 @@
 """The gradient of a step: the same under every split, order and padding, and in a slow loop (TRAPS 1, 3, 9, 11)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,16 @@ def test_the_kl_to_a_reference_vanishes_at_the_reference() -> None:
         tiny(dtype=torch.float64), TrainerSettings(kl_coefficient=0.5), tiny(dtype=torch.float64, seed=1)
     )
     assert_equal(gradients(same, batch), plain, 1e-10)
+    assert same.accumulate(batch)["reference_kl"] == 0.0
+    assert "reference_kl" not in trainer().accumulate(batch)
+    mask = torch.from_numpy(batch.weights) > 0
+    log_ratio = (
+        TorchTrainer(tiny(dtype=torch.float64, seed=1), TrainerSettings()).logprobs(batch) - same.logprobs(batch)
+    )[mask]
+    for tokens in (10_000, 40):  # the mean over tokens, however they are split
+        far.settings = replace(far.settings, micro_batch_tokens=tokens)
+        told = far.accumulate(batch)["reference_kl"]
+        assert told == pytest.approx(float((log_ratio.exp() - 1 - log_ratio).mean()), rel=1e-9)
     with pytest.raises(AssertionError):
         assert_equal(gradients(far, batch), plain, 1e-3)
 

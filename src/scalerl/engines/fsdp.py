@@ -101,6 +101,7 @@ def over_ranks(sums: StepSums) -> StepSums:
     """Of all ranks together: equal on each of them."""
     s = sums.stats
     counts = [sums.loss, sums.entropy, sums.tokens, sums.padded, sums.sequences, sums.micro_batches]
+    counts.append(sums.reference_kl or 0.0)
     if s is None:
         found, extremes = [0.0] * 5, [torch.inf, torch.inf]
     else:
@@ -110,7 +111,10 @@ def over_ranks(sums: StepSums) -> StepSums:
     lowest = torch.tensor(extremes, dtype=torch.float64)
     dist.all_reduce(total)
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
-    tokens, dropped, ratio_sum, at_bound, mismatch_sum = total[6:]
+    tokens, dropped, ratio_sum, at_bound, mismatch_sum = total[7:]
     stats = LossStats(tokens, dropped, ratio_sum, lowest[0], -lowest[1], at_bound, mismatch_sum)
-    loss, entropy, tokens_in, padded, sequences, micro_batches = total[:6].tolist()
-    return StepSums(loss, entropy, tokens_in, padded, sequences, micro_batches, stats if micro_batches else None)
+    loss, entropy, tokens_in, padded, sequences, micro_batches, divergence = total[:7].tolist()
+    return StepSums(
+        loss, entropy, tokens_in, padded, sequences, micro_batches, stats if micro_batches else None,
+        None if sums.reference_kl is None else divergence,
+    )  # fmt: skip

@@ -81,7 +81,8 @@ class _TokenLogprobs(torch.autograd.Function):
             logprobs[part] = chosen - normaliser[part]
             probability = (logits - normaliser[part, None]).exp_()
             # 0 * -inf is 0 here: a token that cannot be sampled adds no entropy
-            entropy[part] = normaliser[part] - (probability * logits.masked_fill(probability == 0, 0.0)).sum(1)
+            nats = normaliser[part] - (probability * logits.masked_fill(probability == 0, 0.0)).sum(1)
+            entropy[part] = nats.clamp_(min=0)  # of large logits, as at a low temperature, it rounds below
         ctx.save_for_backward(hidden, weight, targets, normaliser)
         ctx.settings = (temperature, fp32, rows)
         ctx.mark_non_differentiable(entropy)

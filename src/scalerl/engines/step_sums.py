@@ -17,6 +17,7 @@ class StepSums:
     Attributes:
         loss: of all micro-batches. entropy: nats over targets. stats: of the loss; None without a micro-batch.
         tokens, padded: inputs without and with padding. sequences, micro_batches: how many there were.
+        reference_kl: k3 over trained tokens; None where there is no reference.
     """
 
     loss: float = 0.0
@@ -26,9 +27,10 @@ class StepSums:
     sequences: float = 0.0
     micro_batches: float = 0.0
     stats: LossStats | None = None
+    reference_kl: float | None = None
 
-    def add(self, part: MicroBatch, loss: Tensor, stats: LossStats, nats: float) -> None:
-        """One micro-batch: its loss, the loss's statistics and the sum of its targets' entropies.
+    def add(self, part: MicroBatch, loss: Tensor, stats: LossStats, nats: float, divergence: float) -> None:
+        """One micro-batch: its loss, the loss's statistics, the sums of its targets' entropies and reference KL.
 
         One without inputs only kept other ranks company, and does not count.
         """
@@ -36,6 +38,8 @@ class StepSums:
             return
         self.loss += float(loss.detach())
         self.entropy += nats
+        if self.reference_kl is not None:
+            self.reference_kl += divergence
         self.tokens += part.tokens
         self.padded += part.padded
         self.sequences += len(part.token_ids)
@@ -47,6 +51,8 @@ class StepSums:
         found = {"tokens": 0.0} if self.stats is None else self.stats.metrics()
         if found["tokens"]:
             found["entropy"] = self.entropy / (found["tokens"] + found["dropped_tokens"])
+            if self.reference_kl is not None:
+                found["reference_kl"] = max(self.reference_kl / found["tokens"], 0.0)  # k3 rounds below it
         return found | {
             "loss": self.loss,
             "sequences": self.sequences,

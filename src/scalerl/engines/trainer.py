@@ -151,17 +151,17 @@ class TorchTrainer:
 
     def accumulate(self, batch: Batch) -> dict[str, float]:
         """Add the gradient of the whole batch to the parameters' own; returns the statistics."""
-        sums = StepSums()
+        sums = StepSums(reference_kl=0.0 if self.settings.kl_coefficient else None)
         seconds = {"seconds_forward": 0.0, "seconds_backward": 0.0}
         with self._body.step() if isinstance(self._body, FusedBody) else nullcontext():
             for part in self._parts(batch):
                 started = time.perf_counter()
-                loss, stats, nats = self._loss(part)
+                loss, stats, nats, divergence = self._loss(part)
                 forwarded = time.perf_counter()
                 loss.backward()  # type: ignore[no-untyped-call]
                 seconds["seconds_forward"] += forwarded - started
                 seconds["seconds_backward"] += time.perf_counter() - forwarded
-                sums.add(part, loss, stats, nats)
+                sums.add(part, loss, stats, nats, divergence)
         return self._total(sums).metrics() | seconds
 
     @torch.no_grad()
@@ -219,7 +219,8 @@ class TorchTrainer:
         """Over all that take part."""
         return sums
 
-    def _loss(self, part: MicroBatch) -> tuple[Tensor, LossStats, float]:
+    def _loss(self, part: MicroBatch) -> tuple[Tensor, LossStats, float, float]:
+        """The loss, its statistics, and the sums of the targets' entropies and of their KL to the reference."""
         settings = self.settings
         logprobs, nats = self._logprobs(self.model, self._body, part)
         loss, stats = policy_loss(
@@ -231,11 +232,13 @@ class TorchTrainer:
             part.sequence_ids,
             settings.clip,
         )
+        divergence = 0.0
         if settings.kl_coefficient and self.reference is not None and self._reference_body is not None:
             with torch.no_grad():
                 anchor = self._logprobs(self.reference, self._reference_body, part)[0]
             loss = loss + settings.kl_coefficient * reference_kl(logprobs, anchor, part.weights)
-        return loss, stats, float(nats.sum())
+            divergence = float(reference_kl(logprobs.detach(), anchor, (part.weights > 0).to(anchor.dtype)))
+        return loss, stats, float(nats.sum()), divergence
 
     def _logprobs(self, model: nn.Module, body: Body, part: MicroBatch) -> tuple[Tensor, Tensor]:
         """Only states that predict a target meet the head."""
