@@ -298,3 +298,17 @@ def test_a_finished_run_that_is_prolonged_keeps_its_last_evaluation(tmp_path: Pa
     resume(run, steps=6)
     assert rows(run)[: len(before)] == before
     assert [row["step"] for row in rows(run, "eval")] == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("garbage", "why"), [(b"garbage\n", "unexpected character"), (b"[1]\n", "an object with kind")]
+)
+def test_a_line_of_the_log_that_is_none_is_named(tmp_path: Path, garbage: bytes, why: str) -> None:
+    run = tmp_path / "run"
+    train(settings("recipe.schedule=lockstep", "steps=1"), run)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(lines[0] + garbage + b"".join(lines[1:]))
+    for step in (1, 2):
+        with pytest.raises(InputError, match=rf"metrics\.jsonl:2: no row of a run \({why}") as refusal:
+            resume(run, steps=step)
+        assert "\n" not in str(refusal.value)

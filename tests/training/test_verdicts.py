@@ -50,7 +50,7 @@ def test_the_summary_of_a_run_tells_what_was_excluded(tmp_path: Path, capsys: py
     lines = [json.dumps({"prompt": f"{i}+{j}=", "answer": (i + j) % 10}) for i in range(5) for j in range(4)]
     (tmp_path / "p.jsonl").write_text("\n".join(lines))
     (tmp_path / "v.py").write_text(
-        "def verify(prompt, completion, answer):\n    return 1 // (prompt[0] == '3') * (len(completion) % 2)\n"
+        "def verify(prompt, completion, answer):\n    return 1 // (int(prompt[0]) % 2) * (len(completion) % 2)\n"
     )
     words = [f"folder={tmp_path}", "task={name: file, path: p.jsonl, held_out: 0.4, verifier: 'v.py:verify'}"]
     finished = train(settings("recipe.schedule=lockstep", "steps=1", *words), tmp_path / "run")

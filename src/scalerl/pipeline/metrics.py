@@ -67,6 +67,28 @@ class MetricsLog:
             self._file.close()
 
 
+def rows_of(data: bytes, path: Path) -> list[Row]:
+    """Rows of the whole lines of metrics.jsonl.
+
+    Raises:
+        InputError: naming the first line that is no row.
+    """
+    rows = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise _no_row(path, number, str(error)) from error
+        if not isinstance(row, dict) or "kind" not in row:
+            raise _no_row(path, number, "an object with kind is needed")
+        rows.append(row)
+    return rows
+
+
+def _no_row(path: Path, number: int, why: str) -> InputError:
+    return InputError(f"{path}:{number}: no row of a run ({why}); mend or remove the line, or put the file back")
+
+
 def _cut(path: Path, discarded: Path, size: int) -> int:
     """Move what lies behind `size` to another file; returns the number of bytes moved."""
     found = path.stat().st_size if path.exists() else 0

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from scalerl.engines.generator import GeneratorSettings
 from scalerl.engines.model import count_parameters
 from scalerl.errors import InputError
@@ -20,7 +18,7 @@ from scalerl.pipeline.checkpoint import Checkpoints
 from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.evaluation import Evaluation
 from scalerl.pipeline.ledger import Ledger
-from scalerl.pipeline.metrics import MetricsLog, Row
+from scalerl.pipeline.metrics import MetricsLog, Row, rows_of
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.pipeline.verification import Decode, Verification
@@ -80,6 +78,7 @@ def assembled(
             engines.trainer.load(folder)
         ledger = Ledger(parameters, shared=settings.inline)
         metrics = MetricsLog(directory, 0 if state is None else int(state["metrics_size"]), listener)
+        closing.callback(metrics.close)
         controller = _controller(settings, task, origin, engines, ledger, metrics, saved)
         closing.callback(controller.close)
         if state is not None and arrays is not None:
@@ -121,8 +120,7 @@ def _controller(
 def _recount(guard: Guard, metrics: Path) -> None:
     """Let the counts of judged and excluded rollouts go on where the log of a resumed run has them."""
     newest: Row = {}
-    for line in metrics.read_bytes().splitlines():
-        row = orjson.loads(line)
+    for row in rows_of(metrics.read_bytes(), metrics):
         newest = row if row["kind"] == "train" else newest
     for name, count in newest.items():
         what, _, rest = name.partition("/")

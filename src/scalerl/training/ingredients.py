@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from scalerl import words
-from scalerl.pipeline.metrics import NAME
+from scalerl.pipeline import metrics
 from scalerl.recipe.recipe import Recipe
 
 Row = Mapping[str, Any]
@@ -31,8 +29,8 @@ class Ingredient:
 
 def rows_of(directory: Path) -> list[Row]:
     """All rows of the run in a directory."""
-    path = directory / NAME
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+    path = directory / metrics.NAME
+    return list(metrics.rows_of(path.read_bytes(), path)) if path.is_file() else []
 
 
 def ingredients(recipe: Recipe, rows: Iterable[Row]) -> list[Ingredient]:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from scalerl.errors import ForecastRefused
-from scalerl.pipeline.metrics import Row
+from scalerl.pipeline.metrics import Row, rows_of
 from scalerl.training.settings import ForecastSettings
 from scalerl.training.stop_when import StopWhen
 
@@ -56,8 +56,8 @@ class Renewal:
     def remember(self, metrics: Path) -> None:
         """Take in the evaluations of a run that goes on."""
         self._points.clear()
-        for line in metrics.read_bytes().splitlines():
-            self.heard(orjson.loads(line))
+        for row in rows_of(metrics.read_bytes(), metrics):
+            self.heard(row)
         self._news.clear()
 
     @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from scalerl.errors import InputError
-from scalerl.pipeline.metrics import NAME
+from scalerl.pipeline.metrics import NAME, rows_of
 from scalerl.training import renewal
 
 Row = dict[str, Any]
@@ -45,14 +45,14 @@ class Follower:
             found = file.read()
         whole = found[: found.rfind(b"\n") + 1]
         try:
-            rows = [orjson.loads(line) for line in whole.splitlines()]
-        except orjson.JSONDecodeError as error:
+            rows = rows_of(whole, self.path)
+        except InputError:
             if not self._at:
-                raise InputError(f"{self.path}: a line is no JSON ({error}); is it of scalerl train?") from error
+                raise
             self._at = 0  # it was cut and has grown again meanwhile: this is the middle of a line
             return
         self._at += len(whole)
-        yield from (row for row in rows if isinstance(row, dict) and "kind" in row)
+        yield from rows
         yield from self._renewed()
 
     def _renewed(self) -> Iterator[Row]:
