@@ -266,6 +266,11 @@ class TrainerProcess:
         self._begin(method, *arguments)
         return self._result()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.engine.process.is_alive()
+
     def restart(self) -> None:
         """Replace the process by one in its first state; `load` a checkpoint then."""
         self.engine.restart()
