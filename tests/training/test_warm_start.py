@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +52,37 @@ def test_one_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         warm_start(SHORT, progress=killed)
     assert list((tmp_path / "warm-start").iterdir()) == []
+
+
+def test_what_a_killed_one_left_is_removed_and_a_living_ones_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALERL_CACHE", str(tmp_path))
+    here, dead = socket.gethostname(), 2**22 + 1
+    stay = {f".making-{os.getppid()}@{here}@b", f".making-{dead}@elsewhere@c"}
+    for name in (*stay, f".making-{dead}@{here}@a", f".making-{dead}@elsewhere@old", ".making-old"):
+        folder = tmp_path / "warm-start" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        if name.endswith("old"):
+            os.utime(folder, (0, 0))
+    folder = warm_start(SHORT)
+    left = {path.name for path in folder.parent.iterdir()}
+    assert left == {*stay, folder.name}
+
+
+def test_two_at_once_both_end_with_the_model(tmp_path: Path) -> None:
+    code = f"from scalerl.training.warm_start import *; print(warm_start(WarmStart(**{SHORT.__dict__!r})))"
+    environment = {**os.environ, "SCALERL_CACHE": str(tmp_path)}
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    told = {process.communicate(timeout=120)[0] for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    [folder] = told
+    assert [path.name for path in (tmp_path / "warm-start").iterdir()] == [Path(folder.strip()).name]
+    assert load_model(Path(folder.strip())).config.hidden_size == SHORT.hidden_size  # type: ignore[union-attr]
 
 
 def test_every_setting_is_in_the_hash() -> None:

@@ -7,10 +7,14 @@ hash of the settings: the same settings make it once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -25,12 +29,14 @@ from scalerl.engines.compute import Body, make_body
 from scalerl.engines.head import token_logprobs
 from scalerl.engines.model import build_model, export_model, head_weight
 from scalerl.errors import InputError
+from scalerl.pipeline.checkpoint import alive
 from scalerl.tasks.arithmetic import Arithmetic, Example
 from scalerl.tasks.tokenizer import VOCABULARY, save_tokenizer
 from scalerl.training.settings import WarmStart
 
 RECIPE = 1
 """Raised when this file changes what comes out for the same settings, so that old caches are not taken for new."""
+_DAY = 24 * 3600.0
 _CHUNK = 16  # batches whose examples are sorted by length together
 Progress = Callable[[int, int, float], None]
 """progress(step, steps, loss)"""
@@ -51,12 +57,13 @@ def warm_start(settings: WarmStart, threads: int = 1, progress: Progress = lambd
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder.parent).close()  # better known now than after minutes
+        _remove_abandoned(folder.parent)
     except OSError as error:
         raise InputError(
             f"{folder.parent}: cannot be written ({error.strerror}); set SCALERL_CACHE to a folder that can"
         ) from error
     model = trained(settings, threads, progress)
-    scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f".making-{os.getpid()}@{socket.gethostname()}@", dir=folder.parent))
     try:
         export_model(model, scratch)
         save_tokenizer(scratch)
@@ -69,6 +76,16 @@ def warm_start(settings: WarmStart, threads: int = 1, progress: Progress = lambd
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """What killed processes had begun; that of another machine, whose processes are not seen here, after a day."""
+    for path in cache.glob(".making-*"):
+        maker, _, rest = path.name.removeprefix(".making-").partition("@")
+        here = rest.rpartition("@")[0] == socket.gethostname()
+        with contextlib.suppress(FileNotFoundError):  # it has just been finished
+            if not alive(int(maker)) if here and maker.isdigit() else time.time() - path.stat().st_mtime > _DAY:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def content_hash(settings: WarmStart) -> str:
