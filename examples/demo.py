@@ -136,7 +136,7 @@ def forecast(run: Path, *options: object, show: bool = True) -> dict[str, Any]:
 
 
 def scalerl(*words: object, expect: Sequence[int] = (ANSWERED,), show: bool = True) -> str:
-    """Run a command: on this terminal and echoed, or for its output.
+    """Run a command: on this terminal and echoed, or for its output; its notes are shown only where it fails.
 
     Raises:
         DemoFailed: its exit code is not an expected one.
@@ -144,9 +144,10 @@ def scalerl(*words: object, expect: Sequence[int] = (ANSWERED,), show: bool = Tr
     line = [str(word) for word in words]
     if show:
         print(f"  $ scalerl {' '.join(line)}\n", flush=True)
-    done = subprocess.run([sys.executable, "-m", "scalerl", *line], stdout=None if show else subprocess.PIPE, text=True)
+    to = None if show else subprocess.PIPE
+    done = subprocess.run([sys.executable, "-m", "scalerl", *line], stdout=to, stderr=to, text=True)
     if done.returncode not in expect:
-        raise DemoFailed(f"scalerl {' '.join(line)} ended with {done.returncode}")
+        raise DemoFailed(f"scalerl {' '.join(line)} ended with {done.returncode}\n{done.stderr or ''}".rstrip())
     return done.stdout or ""
 
 

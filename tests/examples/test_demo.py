@@ -36,3 +36,11 @@ def test_its_settings_are_the_papers_recipe_with_the_small_sizes() -> None:
     assert found.recipe == plain.recipe
     assert found.steps // found.evaluation.every >= 24
     assert (found.recipe.schedule, found.recipe.max_staleness, found.recipe.loss) == ("pipeline", 8, "cispo")
+
+
+def test_the_notes_of_a_quiet_command_are_shown_only_where_it_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    log = Path(__file__).parents[2] / "examples" / "logs" / "run.jsonl"
+    assert '"forecast"' in demo.scalerl("forecast", log, "--json", show=False)
+    assert capfd.readouterr().err == ""
+    with pytest.raises(demo.DemoFailed, match="ended with 2\nscalerl: nowhere"):
+        demo.scalerl("forecast", "nowhere", show=False)

@@ -31,7 +31,7 @@ def forecast_line(directory: Path, evaluations: int) -> str:
     ("evaluations", "words"),
     [
         (3, "NO-FORECAST: a verdict needs 8 evaluations, the run has 3"),
-        (6, "NO-FORECAST, too few points: 6 after warm-up, at least 8 are needed"),
+        (6, "NO-FORECAST (too few points: 6 after warm-up, at least 8 are needed)"),
         (9, "CONTINUE"),
     ],
 )

@@ -95,7 +95,8 @@ class State:
         if kind == "train":
             text = self._step(row)
             return (
-                f"step {text}; idle {_percent(row, 'generator_idle_share')} / {_percent(row, 'trainer_idle_share')}, "
+                f"step {text}; idle: generator {_percent(row, 'generator_idle_share')}, "
+                f"trainer {_percent(row, 'trainer_idle_share')}; "
                 f"truncated {_percent(row, 'truncation_rate')}, staleness {_number(row, 'staleness_mean')}"
             ) + "".join(f"; {task}: {text}" for task, text in _excluded(row))
         if kind == "eval":
@@ -188,7 +189,7 @@ def _forecast(answer: Row) -> str:
     if not answer.get("forecast"):
         return f"{answer['verdict']}: {answer['reasons'][0]}"
     row = answer["forecast"][0]
-    why = f", {_brief(answer['reasons'][0])}" if answer["verdict"] == "NO-FORECAST" and answer["reasons"] else ""
+    why = f" ({_brief(answer['reasons'][0])})" if answer["verdict"] == "NO-FORECAST" and answer["reasons"] else ""
     return (
         f"{row['score']:.3f} {words.between(row['low'], row['high'])} at 2x, gain {words.signed(row['gain'])} "
         f"{words.between(row['gain_low'], row['gain_high'], 'signed')}: {answer['verdict']}{why}"
