@@ -3,7 +3,8 @@
 A small model's training step is bound by reading and writing activations, not by matmuls: Hugging Face's RMS norm alone
 makes a dozen passes, forward and backward. Here a norm's weight is folded into the matmul after it, query, key and
 value share one matmul as gate and up do, and each backward pass makes the few passes that its formula needs. Parameters
-are read from the Hugging Face model at every call, or once a step: nothing is kept that could be stale.
+are read from the Hugging Face model at every call, or once a step: nothing is kept that could be stale. Where kernels
+can be compiled, those passes are theirs (`fused_compiled.py`).
 
 States are computed once for all rows that begin alike (`prefix_tree.py`); attention alone sees whole rows.
 
@@ -13,6 +14,7 @@ right, so plain causal attention is exact.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +25,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from scalerl.engines import fused_compiled, fused_torch
+from scalerl.engines.fused_compiled import Rotation
+from scalerl.engines.fused_torch import linear, norm, norm_linear, rotated
+from scalerl.engines.kernels import Kernels, kernels
 from scalerl.engines.model import body
 from scalerl.engines.prefix_tree import PrefixTree, prefix_tree
 
 ARCHITECTURES = ("llama", "qwen3")
-_TOLERANCE = 1e-4  # of the largest state, in fp32
+_TOLERANCE = 1e-4  # of the largest state or gradient, in fp32
+_NOISE = 1e-6  # of the largest gradient of all: what a gradient that should be 0 may be
+_log = logging.getLogger(__name__)
 
 
 def fused_body(model: nn.Module, bf16: bool, recompute: bool = False) -> FusedBody | None:
@@ -40,7 +48,12 @@ def fused_body(model: nn.Module, bf16: bool, recompute: bool = False) -> FusedBo
     if not covered(model):
         return None
     run = FusedBody(model, bf16, recompute)
-    return run if _agrees(model) else None
+    if not _agrees(model):
+        return None
+    if run.kernels is not None and not _kernels_agree(model):
+        _log.warning("%s: the compiled kernels disagree with torch's operations and are not used", type(model).__name__)
+        run.kernels = None
+    return run
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,10 @@ class FusedBody:
         config: Any = model.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.epsilon = float(config.rms_norm_eps)
-        self.dtype = torch.bfloat16 if bf16 else next(model.parameters()).dtype
+        weight = next(model.parameters())
+        self.dtype = torch.bfloat16 if bf16 else weight.dtype
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.kernels: Kernels | None = kernels(self.dtype, head_dim) if weight.dtype == torch.float32 else None
         self.recompute = recompute
         self._folded: list[LayerWeights] | None = None
 
@@ -86,32 +102,57 @@ class FusedBody:
         """(rows, width) ids, (rows,) lengths without padding or None -> (rows, width, d), of no meaning at padding."""
         tree = prefix_tree(token_ids, lengths)
         x = functional.embedding(tree.tokens, self.body.embed_tokens.weight)
+        if self.kernels is not None:
+            x = self._compiled(self.kernels, x, tree)
+            return _rows(norm(x, self.body.norm.weight, self.epsilon), tree.node)
         cos, sin = (table[0, :, None] for table in self.body.rotary_emb(x, tree.positions[None]))
         half = cos.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)  # signs of rotate_half
         for i, layer in enumerate(self.body.layers):
-            weights = self._folded[i] if self._folded is not None else fold(layer, self.dtype)
-            scaling = layer.self_attn.scaling
-            if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(self._layer, weights, x, tree, cos, sin, scaling, use_reentrant=False)
-            else:
-                x = self._layer(weights, x, tree, cos, sin, scaling)
-        return _rows(_norm(x, self.body.norm.weight, self.epsilon), tree.node)
+            x = self._again(self._layer, self._weights(i), x, tree, cos, sin, layer.self_attn.scaling)
+        return _rows(norm(x, self.body.norm.weight, self.epsilon), tree.node)
+
+    def _weights(self, i: int) -> LayerWeights:
+        return self._folded[i] if self._folded is not None else fold(self.body.layers[i], self.dtype)
+
+    def _again(self, layer: Callable[..., Any], *arguments: Any) -> Any:
+        """A layer's output, of which the backward pass keeps only the input if so asked."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(layer, *arguments, use_reentrant=False)
+        return layer(*arguments)
+
+    def _compiled(self, run: Kernels, x: Tensor, tree: PrefixTree) -> Tensor:
+        """(u, d) residual stream after all layers."""
+        tables = self.body.rotary_emb(x, torch.arange(tree.node.shape[1])[None])
+        cos, sin = (table[0].contiguous() for table in tables)
+        sin[:, : sin.shape[1] // 2].neg_()  # signs of rotate_half
+        pair: tuple[Tensor, Tensor | None] = (x, None)
+        for i, layer in enumerate(self.body.layers):
+            at = Rotation(run, tree, cos, sin, self.heads, self.kv_heads, self.epsilon, layer.self_attn.scaling)
+            pair = self._again(self._compiled_layer, self._weights(i), at, *pair)
+        return pair[0] if pair[1] is None else pair[0] + pair[1]
+
+    def _compiled_layer(self, w: LayerWeights, at: Rotation, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+        x, qkv = fused_compiled.add_norm_linear(x, y, w.masters[0], w.casts[0], at.run, at.epsilon)
+        mixed = fused_compiled.attention(qkv.view(len(x), at.heads + 2 * at.kv_heads, -1), w.head_scale, at)
+        y = linear(mixed, w.masters[1], w.casts[1])
+        x, gate_up = fused_compiled.add_norm_linear(x, y, w.masters[2], w.casts[2], at.run, at.epsilon)
+        return x, fused_compiled.swiglu_linear(gate_up, w.masters[3], w.casts[3], at.run)
 
     def _layer(self, w: LayerWeights, x: Tensor, tree: PrefixTree, cos: Tensor, sin: Tensor, scaling: float) -> Tensor:
         """(u, d) residual stream after one layer, a row for each node of the tree."""
-        qkv = _norm_linear(x, w.masters[0], w.casts[0], self.epsilon)
+        qkv = norm_linear(x, w.masters[0], w.casts[0], self.epsilon)
         qkv = qkv.view(1, len(x), self.heads + 2 * self.kv_heads, -1)
-        states = _rotated(qkv, w.head_scale, cos, sin, self.epsilon, self.heads, self.kv_heads)
+        states = rotated(qkv, w.head_scale, cos, sin, self.epsilon, self.heads, self.kv_heads)
         query, key, value = (_rows(t[0].flatten(1), tree.paths).view(*tree.paths.shape, *t.shape[2:]) for t in states)
         mixed = functional.scaled_dot_product_attention(
             query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=True,
             scale=scaling,
         )  # fmt: skip
         mixed = mixed.transpose(1, 2).flatten(2)
-        x = x + _linear(_rows(mixed.flatten(0, 1), tree.place), w.masters[1], w.casts[1])
-        gate_up = _norm_linear(x, w.masters[2], w.casts[2], self.epsilon)
-        return x + _swiglu_linear(gate_up, w.masters[3], w.casts[3])
+        x = x + linear(_rows(mixed.flatten(0, 1), tree.place), w.masters[1], w.casts[1])
+        gate_up = norm_linear(x, w.masters[2], w.casts[2], self.epsilon)
+        return x + fused_torch.swiglu_linear(gate_up, w.masters[3], w.casts[3])
 
 
 def _rows(table: Tensor, index: Tensor) -> Tensor:
@@ -145,136 +186,6 @@ def _cut(layer: LayerWeights, leaves: dict[int, Tensor]) -> LayerWeights:
     return LayerWeights((a, b, c, d), layer.casts, None if layer.head_scale is None else leaves[id(layer.head_scale)])
 
 
-def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
-    """(..., 1) factor that gives the last dimension a root mean square of 1."""
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norm.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()
-
-
-def _norm_backward(grad_unit: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
-    """Gradient through unit = x * inverse_rms(x): what points along `unit` is lost."""
-    along = (grad_unit * unit).mean(-1, keepdim=True)
-    return torch.addcmul(grad_unit, unit, along, value=-1).mul_(inverse)
-
-
-class _Norm(torch.autograd.Function):
-    """y = unit(x) * scale."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
-        inverse = inverse_rms(x, epsilon)
-        unit = x * inverse
-        ctx.save_for_backward(unit, inverse, scale)
-        return unit * scale
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        unit, inverse, scale = ctx.saved_tensors
-        return _norm_backward(grads[0] * scale, unit, inverse), (grads[0] * unit).sum(0), None
-
-
-class _NormLinear(torch.autograd.Function):
-    """y = unit(x) @ cast.T in the cast's dtype; `master` holds the same weights and receives the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, master: Tensor, cast: Tensor, epsilon: float) -> Tensor:
-        inverse = inverse_rms(x, epsilon)
-        unit = (x * inverse).to(cast.dtype)
-        ctx.save_for_backward(unit, inverse, cast)
-        ctx.dtype = master.dtype
-        return unit @ cast.T
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        unit, inverse, cast = ctx.saved_tensors
-        grad_x = _norm_backward((grads[0] @ cast).to(inverse.dtype), unit.to(inverse.dtype), inverse)
-        return grad_x, (grads[0].T @ unit).to(ctx.dtype), None, None
-
-
-class _Linear(torch.autograd.Function):
-    """y = x @ cast.T, as above."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, master: Tensor, cast: Tensor) -> Tensor:
-        cast_x = x.to(cast.dtype)
-        ctx.save_for_backward(cast_x, cast)
-        ctx.dtypes = (x.dtype, master.dtype)
-        return cast_x @ cast.T
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, cast = ctx.saved_tensors
-        return (grads[0] @ cast).to(ctx.dtypes[0]), (grads[0].T @ x).to(ctx.dtypes[1]), None
-
-
-class _SwigluLinear(torch.autograd.Function):
-    """y = (silu(gate) * up) @ cast.T of (n, 2 f) gate and up side by side, as above."""
-
-    @staticmethod
-    def forward(ctx: Any, gate_up: Tensor, master: Tensor, cast: Tensor) -> Tensor:
-        gate, up = gate_up.chunk(2, 1)
-        active = functional.silu(gate)
-        product = active * up
-        ctx.save_for_backward(gate_up, active, product, cast)
-        ctx.dtype = master.dtype
-        return product @ cast.T
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        gate_up, active, product, cast = ctx.saved_tensors
-        grad_product = grads[0] @ cast
-        grad = torch.empty_like(gate_up)
-        (gate, up), (grad_gate, grad_up) = gate_up.chunk(2, 1), grad.chunk(2, 1)
-        torch.mul(grad_product, active, out=grad_up)
-        torch.ops.aten.silu_backward.grad_input(grad_product.mul_(up), gate, grad_input=grad_gate)
-        return grad, (grads[0].T @ product).to(ctx.dtype), None
-
-
-class _Rotated(torch.autograd.Function):
-    """(rows, width, heads, dim) queries, keys and values of one matmul -> the three, in fp32, normed and rotated."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, qkv: Tensor, scale: Tensor | None, cos: Tensor, sin: Tensor, epsilon: float, heads: int, kv_heads: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        turned = heads + kv_heads
-        unit = qkv[:, :, :turned].to(cos.dtype)
-        inverse = None
-        own_cos, own_sin, half = cos, sin, cos.shape[-1] // 2
-        if scale is not None:
-            inverse = inverse_rms(unit, epsilon)
-            unit = unit * inverse
-            own_cos, own_sin = cos * scale, sin * scale.roll(half, -1)
-        out = torch.addcmul(unit * own_cos, unit.roll(half, -1), own_sin)
-        ctx.save_for_backward(unit, inverse, own_cos, own_sin, cos, sin)
-        ctx.shape, ctx.dtype, ctx.turned = qkv.shape, qkv.dtype, turned
-        return out[:, :, :heads], out[:, :, heads:], qkv[:, :, turned:].to(cos.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        unit, inverse, own_cos, own_sin, cos, sin = ctx.saved_tensors
-        half = cos.shape[-1] // 2
-        grad_out = torch.cat([grads[0], grads[1]], 2)
-        grad_unit = torch.addcmul((grad_out * own_sin).roll(half, -1), grad_out, own_cos)
-        grad_scale = None
-        if inverse is not None:
-            straight, crossed = (grad_out * unit).sum(0), (grad_out * unit.roll(half, -1)).sum(0)
-            grad_scale = (straight * cos).sum(0) + (crossed * sin).sum(0).roll(half, -1)
-            grad_unit = _norm_backward(grad_unit, unit, inverse)
-        grad = torch.empty(ctx.shape, dtype=ctx.dtype)
-        grad[:, :, : ctx.turned] = grad_unit
-        grad[:, :, ctx.turned :] = grads[2]
-        return grad, grad_scale, None, None, None, None, None
-
-
-# `apply` has no types of its own.
-_norm: Callable[..., Tensor] = _Norm.apply
-_norm_linear: Callable[..., Tensor] = _NormLinear.apply
-_linear: Callable[..., Tensor] = _Linear.apply
-_swiglu_linear: Callable[..., Tensor] = _SwigluLinear.apply
-_rotated: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Rotated.apply
-
-
 def covered(model: nn.Module) -> bool:
     """Whether the formulas here are this architecture's."""
     config: Any = model.config
@@ -289,8 +200,30 @@ def covered(model: nn.Module) -> bool:
 @torch.no_grad()
 def _agrees(model: nn.Module) -> bool:
     """Whether the hidden states of a few random rows are the model's own."""
-    config: Any = model.config
-    ids = torch.randint(config.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
+    ids = _random_ids(model)
     expected = body(model)(input_ids=ids, use_cache=False).last_hidden_state
-    difference = (FusedBody(model, False, False)(ids) - expected).abs().max()
+    run = FusedBody(model, False, False)
+    run.kernels = None
+    difference = (run(ids) - expected).abs().max()
     return bool(difference <= _TOLERANCE * expected.abs().max())
+
+
+def _kernels_agree(model: nn.Module) -> bool:
+    """Whether states and gradients of a few random rows are the same as without."""
+    run, ids = FusedBody(model, False, False), _random_ids(model)
+    parameters = [p for p in body(model).parameters() if p.requires_grad]
+    outcomes = []
+    for used in (run.kernels, None):
+        run.kernels = used
+        with torch.enable_grad():
+            hidden = run(ids)
+            pull = torch.linspace(0, 1e3, hidden.numel()).view_as(hidden).sin()  # a norm's output has a constant square
+            gradients = torch.autograd.grad((hidden * pull).sum(), parameters) if parameters else ()
+        outcomes.append((hidden.detach(), *gradients))
+    noise = _NOISE * max(t.abs().max() for t in outcomes[1])
+    return all((a - b).abs().max() <= _TOLERANCE * b.abs().max() + noise for a, b in zip(*outcomes, strict=True))
+
+
+def _random_ids(model: nn.Module) -> Tensor:
+    config: Any = model.config
+    return torch.randint(config.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))

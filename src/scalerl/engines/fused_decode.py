@@ -11,6 +11,7 @@ Only for CPUs, and only where the result has been compared with the model's own 
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from scalerl.engines.kernels import Kernels, kernels
 from scalerl.engines.model import body
 from scalerl.engines.slot_cache import SlotCache
 
+_log = logging.getLogger(__name__)
 _TOLERANCE = {torch.bfloat16: 5e-2}  # of the largest state; where not named:
 _EXACT = 1e-4
 _RESCALED_BY_LENGTH = ("dynamic", "longrope")  # their angles depend on how long the sequence is, not only on where
@@ -35,9 +37,13 @@ def fused_decoder(model: nn.Module, length: int) -> FusedDecoder | None:
     if getattr(rotation, "rope_type", "default") in _RESCALED_BY_LENGTH:
         return None
     decoder = FusedDecoder(model, length)
-    if not _agrees(decoder, model):
-        decoder.kernels = None
-    return decoder if decoder.kernels is not None or _agrees(decoder, model) else None
+    if _agrees(decoder, model):
+        return decoder
+    if decoder.kernels is None:
+        return None
+    _log.warning("%s: the compiled kernels disagree with the model and are not used", type(model).__name__)
+    decoder.kernels = None
+    return decoder if _agrees(decoder, model) else None
 
 
 class FusedDecoder:
