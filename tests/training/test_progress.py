@@ -1,39 +1,27 @@
-"""The forecast line: never a refusal without its reason."""
+"""What is shown while a run makes ready."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import io
+import time
 
 import pytest
+from rich.console import Console
 
-from scalerl.training.progress import State
-from scalerl.training.renewal import Renewal
-from scalerl.training.settings import ForecastSettings
-
-
-def forecast_line(directory: Path, evaluations: int) -> str:
-    state = State()
-
-    def listener(row: Any) -> None:
-        state.feed(row)
-
-    renewal = Renewal(ForecastSettings(), directory, listener)
-    with renewal.beside(lambda _: None):
-        for i in range(evaluations):
-            compute = {"flops": 1e9 * i, "tokens": i, "device_hours": {"train": i}}
-            row = {"kind": "eval", "step": i, "task": "t", "pass_rate": 0.1 + 0.04 * i, "trials": 400}
-            renewal.heard(row | {"compute": compute})
-    return dict(state.parts())["forecast"]
+from scalerl.training.progress import Progress
 
 
-@pytest.mark.parametrize(
-    ("evaluations", "words"),
-    [
-        (3, "NO-FORECAST: a verdict needs 8 evaluations, the run has 3"),
-        (6, "NO-FORECAST (too few points: 6 after warm-up, at least 8 are needed)"),
-        (9, "CONTINUE"),
-    ],
-)
-def test_the_reason_stands_beside_a_refused_forecast(tmp_path: Path, evaluations: int, words: str) -> None:
-    assert forecast_line(tmp_path, evaluations).endswith(words)
+def test_a_warm_start_tells_how_long_it_still_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    out = io.StringIO()
+    progress = Progress(10, Console(file=out, width=200))
+    for step in range(1, 601):
+        progress.warm_start(step, 600, 2.0)
+        clock[0] += 0.5
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "warm start: step 1 of 600, loss 2.000"
+    assert lines[1] == "warm start: step 11 of 600, loss 2.000; 5 min left, once only"
+    assert lines[-2] == "warm start: step 591 of 600, loss 2.000; 4 s left, once only"
+    assert lines[-1] == "warm start: step 600 of 600, loss 2.000"
+    assert progress.state.parts() == [("warm start", "step 600 of 600, loss 2.000")]

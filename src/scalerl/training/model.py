@@ -36,9 +36,7 @@ def origin(settings: Settings, directory: Path, progress: Progress = lambda *_: 
     """
     model = settings.model
     if model.warm_start is not None:
-        threads = settings.engines.generator_threads or 1
-        threads += 0 if settings.inline else settings.engines.trainer_threads or 0
-        folder = warm_start(model.warm_start, threads, progress)
+        folder = warm_start(model.warm_start, progress=progress)
     elif model.config is not None:
         folder = directory / INITIAL
         if not (folder / "config.json").is_file():

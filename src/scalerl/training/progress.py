@@ -33,7 +33,7 @@ class State:
         self.answers: dict[str, Row] = {}
         self.events: list[Row] = []
         self.ended: str | None = None
-        self.warm_start: tuple[int, int, float] | None = None
+        self.warm_start: str | None = None
 
     def feed(self, row: Row) -> None:
         """Take in a row."""
@@ -53,8 +53,7 @@ class State:
         """(what, how it stands), in the order of interest; only what is known."""
         found = []
         if self.warm_start is not None:
-            step, steps, loss = self.warm_start
-            found.append(("warm start", f"step {step} of {steps}, loss {loss:.3f}"))
+            found.append(("warm start", self.warm_start))
         row = self.train
         if row:
             found.append(("step", self._step(row)))
@@ -117,6 +116,7 @@ class Progress:
         self.state, self.console, self.quiet = State(steps), console, quiet
         self._live: Live | None = None
         self._told = float("-inf")
+        self._warming: tuple[int, float] | None = None  # its first step, and when that was taken
 
     def __enter__(self) -> Progress:
         if not self.quiet and self.console.is_terminal:
@@ -140,9 +140,14 @@ class Progress:
 
     def warm_start(self, step: int, steps: int, loss: float) -> None:
         """A supervised step was taken."""
-        self.state.warm_start = step, steps, loss
+        now = time.monotonic()
+        first, begun = self._warming = self._warming or (step, now)
+        text = f"step {step} of {steps}, loss {loss:.3f}"
+        if first < step < steps:  # the first one also waited for its data
+            text += f"; {_duration((now - begun) / (step - first) * (steps - step))} left, once only"
+        self.state.warm_start = text
         if not self.quiet and self._live is None and (step == steps or self._due()):
-            self._say(f"warm start: step {step} of {steps}, loss {loss:.3f}")
+            self._say(f"warm start: {text}")
 
     def _due(self) -> bool:
         now = time.monotonic()
@@ -204,6 +209,10 @@ def _brief(reason: str) -> str:
 def _event(row: Row) -> str:
     reason = f" ({row['reason']})" if row.get("reason") else ""
     return f"step {row['step']}: {row['event']}{reason}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _percent(row: Row, name: str) -> str:
