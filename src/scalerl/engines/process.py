@@ -7,6 +7,7 @@ neither their parent nor a closed pipe.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import queue
@@ -49,11 +50,13 @@ class EngineProcess:
         self._inbox: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self.last_heard = time.monotonic()
         self.ended: float | None = None
+        # No daemon, since an engine may have children of its own; ended before multiprocessing would wait for it.
         self.process = context.Process(
-            target=self._serve, args=(theirs, self.log, self._threads, *self._arguments), name=self.name, daemon=True
+            target=self._serve, args=(theirs, self.log, self._threads, *self._arguments), name=self.name, daemon=False
         )
         self.process.start()
         theirs.close()
+        atexit.register(self.stop, 0.0)
         # The pipe is emptied at once, so that a child never waits for a parent that is busy writing to it.
         threading.Thread(target=self._listen, args=(self._connection, self._inbox), daemon=True).start()
 
@@ -100,6 +103,7 @@ class EngineProcess:
 
     def stop(self, grace: float = 5.0) -> None:
         """Ask the child to end; after `grace` seconds it is killed."""
+        atexit.unregister(self.stop)
         if self.process.is_alive() and grace > 0:
             with contextlib.suppress(OSError):  # it is ending already
                 self._connection.send(("stop", ()))

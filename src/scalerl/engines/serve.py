@@ -83,7 +83,13 @@ class GeneratorLoop:
         self.spoke = 0.0
 
     def run(self) -> None:
-        """Until the command to stop, or the pipe's end."""
+        """Until the command to stop, or the pipe's end; then the generator is closed if it can be."""
+        try:
+            self._work()
+        finally:
+            getattr(self.generator, "close", lambda: None)()
+
+    def _work(self) -> None:
         while self._obey():
             started = time.perf_counter()
             if not self.generator.idle:

@@ -9,42 +9,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from scalerl.engines.generator import GeneratorSettings
 from scalerl.engines.token_requests import Completion, Started, TokenRequest
-from scalerl.engines.vllm_transfer import BACKEND, SharedFile, transfer_failure, write_shared
+from scalerl.engines.vllm_options import VLLMOptions
+from scalerl.engines.vllm_transfer import BACKEND, PARENT, SharedFile, transfer_failure, write_shared
 from scalerl.errors import EngineDied, InputError
 from scalerl.protocols import WeightSource
 
-Check = Literal["sampled", "full", "off"]
 _RARELY = 1 << 30
 """Tokens between two outputs of a request: its first, which tells that it has started, and its last."""
-_SHUTDOWN_SECONDS = 3.0
-"""Then what is left of the engine is killed."""
 _CPU_BLOCK = 32
 """Tokens of a block of the KV cache, the fewest that vLLM's CPU attention takes: short prompts are shared too."""
-
-
-@dataclass(frozen=True)
-class VLLMOptions:
-    """How vLLM runs.
-
-    Attributes:
-        dtype: of weights and KV cache. tensor_parallel: GPUs that one model is split over.
-        gpu_memory: share of each GPU's memory that vLLM takes. kv_cache_gib: of the KV cache, instead of what that
-            share leaves; null: 1 on CPU. check: what is compared after each update of the weights.
-        threads: on CPU.
-    """
-
-    dtype: str = "float32"
-    tensor_parallel: int = 1
-    gpu_memory: float = 0.9
-    kv_cache_gib: float | None = None
-    check: Check = "sampled"
-    threads: int = 1
 
 
 class VLLMEngine:
@@ -52,10 +30,13 @@ class VLLMEngine:
 
     Args:
         folder: of the model and its config, as Hugging Face writes it.
+        dtype: of weights and KV cache, as torch names it. threads: on CPU.
     """
 
-    def __init__(self, folder: Path, settings: GeneratorSettings, options: VLLMOptions) -> None:
-        self.folder, self.settings, self.options = folder, settings, options
+    def __init__(
+        self, folder: Path, settings: GeneratorSettings, options: VLLMOptions, dtype: str = "float32", threads: int = 1
+    ) -> None:
+        self.folder, self.settings, self.options, self.dtype, self.threads = folder, settings, options, dtype, threads
         self._llm: Any = None
         self._numbers = itertools.count()
 
@@ -65,7 +46,7 @@ class VLLMEngine:
         Raises:
             InputError: vLLM is not installed, or refuses the model or the settings.
         """
-        _prepare_environment(self.options.threads)
+        _prepare_environment(self.threads)
         try:
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
@@ -87,7 +68,7 @@ class VLLMEngine:
             "model": str(self.folder),
             "skip_tokenizer_init": True,
             "generation_config": "vllm",  # the model's own would bring top-p and penalties along
-            "dtype": options.dtype,
+            "dtype": self.dtype,
             "seed": settings.seed,
             "max_num_seqs": settings.slots,
             "max_model_len": settings.prompt_tokens + settings.limits.most,
@@ -126,7 +107,7 @@ class VLLMEngine:
         """Write the weights to shared memory."""
         import torch
 
-        return write_shared(version, source, getattr(torch, self.options.dtype), self.options.check)
+        return write_shared(version, source, getattr(torch, self.dtype), self.options.check)
 
     async def pause(self) -> None:
         """Clearing the cache, which is the default, would recompute every running rollout under new weights."""
@@ -149,7 +130,7 @@ class VLLMEngine:
         """As the protocol's."""
         if self._llm is not None:
             llm, self._llm = self._llm, None
-            await asyncio.to_thread(llm.shutdown, _SHUTDOWN_SECONDS)
+            await asyncio.to_thread(llm.shutdown, 0.0)  # killed at once: it has nothing to save
 
 
 def _sampling(request: TokenRequest) -> Any:
@@ -165,6 +146,8 @@ def _sampling(request: TokenRequest) -> Any:
 def _prepare_environment(threads: int) -> None:
     """Before vLLM is imported. Its own binding to cores would take all of them, beside a trainer that needs some."""
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a thread asks for them, and a fork would lack the others
+    os.environ[PARENT] = str(os.getpid())
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

@@ -7,9 +7,13 @@ vLLM, which calls it in each of its processes by the entry point "vllm.general_p
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,16 +29,28 @@ BACKEND = "scalerl"
 """Name of the transfer engine in vLLM's `weight_transfer_config`."""
 SAMPLED_COLUMNS = 8
 """Of each matrix; other ones for every version."""
+PARENT = "SCALERL_VLLM_PARENT"
+"""Environment variable: process that vLLM's engine must not outlive."""
 MARK = "weights do not fit:"
 _SHARED_MEMORY = Path("/dev/shm")
 
 
 def register() -> None:
     """Make the workers' side known to vLLM; vLLM may call this several times."""
+    if os.environ.get(PARENT) == str(os.getppid()):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     with contextlib.suppress(ValueError):  # it is registered already
         WeightTransferEngineFactory.register_engine(BACKEND, "scalerl.engines.vllm_worker", "SharedFileEngine")
+
+
+def _end_with_parent() -> None:
+    """A generator that is killed cannot end its engine, whose workers end with it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class SharedFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,10 @@ from scalerl.engines.fleet import FleetSettings
 from scalerl.engines.generator import GeneratorSettings, TorchGenerator
 from scalerl.engines.model import export_model
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
+from scalerl.engines.vllm_engine import VLLMEngine
+from scalerl.engines.vllm_generator import VLLMGenerator
+from scalerl.engines.vllm_options import VLLMOptions
+from scalerl.engines.vllm_server import VLLMServer
 from scalerl.errors import InputError
 from scalerl.pipeline.evaluation import Hold
 from scalerl.pipeline.revival import Revivable
@@ -76,6 +81,24 @@ class Launch:
             silent_seconds=engines.silent_seconds,
             rollout_seconds=engines.rollout_seconds,
         )
+
+    @property
+    def generator_factory(self) -> Callable[..., Any]:
+        """Makes a generator from (folder, dtype, settings), in whichever process it runs."""
+        return self._factory(self.settings.engines.generator_threads)
+
+    @property
+    def evaluator_factory(self) -> Callable[..., Any]:
+        """The same engine, but beside a server: that one has the newest weights, and an evaluation needs its own."""
+        if self.settings.engines.vllm.url is not None:
+            return make_generator
+        return self._factory(self.settings.engines.evaluation_threads)
+
+    def _factory(self, threads: int | None) -> Callable[..., Any]:
+        engines = self.settings.engines
+        if engines.generator == "torch":
+            return make_generator
+        return functools.partial(make_vllm_generator, engines.vllm, threads or 1)
 
     def wanted(self) -> Callable[[], int | None]:
         """How many generators the run directory asks for, if it does."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalerl.engines.generator import TorchGenerator
 from scalerl.engines.weights import TensorSource
 from scalerl.protocols import WeightSource
 from scalerl.types import Prompt, Rollout
 
 
 class InlineGenerator:
-    """A generator that decodes one token of every rollout each time it is polled."""
+    """A generator that takes a step, one token of every rollout, each time it is polled."""
 
-    def __init__(self, generator: TorchGenerator) -> None:
+    def __init__(self, generator: Any) -> None:
         self.generator = generator
         self._sent: int | None = None
 
@@ -26,7 +25,8 @@ class InlineGenerator:
         """Decode a token, and return what has finished."""
         if not self.generator.idle:
             self.generator.step()
-        return self.generator.poll()
+        rollouts: list[Rollout] = self.generator.poll()
+        return rollouts
 
     def update_weights(self, version: int, source: WeightSource) -> None:
         """Copied at once: the source is the trainer's own tensors, and its next step may run beside this generator."""
@@ -36,7 +36,8 @@ class InlineGenerator:
 
     def state(self) -> Mapping[str, Any]:
         """As the generator's."""
-        return self.generator.state()
+        state: Mapping[str, Any] = self.generator.state()
+        return state
 
     def reseed(self, seed: int) -> None:
         """As the generator's."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scalerl.pipeline.revival import Revivable
-from scalerl.training.engines import Engines, Launch, make_generator, make_trainer, one_generator_only
+from scalerl.training.engines import Engines, Launch, make_trainer, one_generator_only
 from scalerl.training.inline import InlineGenerator
 
 
@@ -17,8 +19,13 @@ def launch_inline(ask: Launch) -> Engines:
     torch.set_num_threads(settings.engines.trainer_threads or 1)
     ask.closing.callback(torch.set_num_threads, before)
     dtype, lockstep = settings.engines.generator_dtype, settings.recipe.schedule == "lockstep"
-    generator = Revivable(InlineGenerator(make_generator(folder, dtype, ask.generation)))
+    generator = _turn(ask, ask.generator_factory(folder, dtype, ask.generation))
     evaluator = generator
     if not lockstep and settings.evaluation.every:
-        evaluator = Revivable(InlineGenerator(make_generator(folder, dtype, ask.evaluation)))
+        evaluator = _turn(ask, ask.evaluator_factory(folder, dtype, ask.evaluation))
     return Engines(generator, evaluator, make_trainer(folder, ask.training))
+
+
+def _turn(ask: Launch, generator: Any) -> Revivable:
+    ask.closing.callback(getattr(generator, "close", lambda: None))
+    return Revivable(InlineGenerator(generator))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from scalerl.engines.fleet import Fleet
 from scalerl.engines.generator import GeneratorSettings
@@ -11,7 +12,7 @@ from scalerl.engines.process import GeneratorProcess, TrainerProcess
 from scalerl.engines.weights import SharedWeights
 from scalerl.pipeline.revival import Revivable
 from scalerl.protocols import Generator
-from scalerl.training.engines import Engines, Launch, Seeds, make_generator, make_trainer
+from scalerl.training.engines import Engines, Launch, Seeds, make_trainer
 
 
 def launch_processes(ask: Launch) -> Engines:
@@ -27,7 +28,7 @@ def launch_processes(ask: Launch) -> Engines:
 
     def spawn(number: int) -> GeneratorProcess:
         name = "generator" if number == 0 else f"generator-{number}"
-        return _generator(ask, seeds.next(), weights, engines.generator_threads, name)
+        return _generator(ask, ask.generator_factory, seeds.next(), weights, engines.generator_threads, name)
 
     fleet = Fleet(spawn, engines.generators, ask.fleet, ask.wanted())
     ask.closing.callback(fleet.close)

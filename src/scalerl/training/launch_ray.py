@@ -11,7 +11,7 @@ from typing import Any
 from scalerl.engines.fleet import Fleet
 from scalerl.errors import InputError
 from scalerl.pipeline.revival import Revivable
-from scalerl.training.engines import Engines, Launch, Seeds, make_generator, make_trainer
+from scalerl.training.engines import Engines, Launch, Seeds, make_trainer
 
 
 def launch_ray(ask: Launch) -> Engines:
@@ -43,23 +43,26 @@ def launch_ray(ask: Launch) -> Engines:
         reserved(engines.trainers, cluster.trainer, "PACK", "engines.ray.trainer", cluster.wait_seconds)
     )
 
-    def generators(seeds: Seeds, name: str, threads: int | None, first: int) -> Callable[[int], RayGenerator]:
+    def generators(
+        factory: Callable[..., Any], seeds: Seeds, name: str, threads: int | None, first: int
+    ) -> Callable[[int], RayGenerator]:
         def spawn(number: int) -> RayGenerator:
             place = first + number
             room = pool if place < engines.generators + evaluators else None  # one that joined later
             arguments = (folder, engines.generator_dtype, seeds.next())
             where = options(cluster.generator, room, place)
-            return RayGenerator(make_generator, arguments, where, threads or 1, f"{name} {number}")
+            return RayGenerator(factory, arguments, where, threads or 1, f"{name} {number}")
 
         return spawn
 
-    spawn = generators(Seeds(ask.generation), "generator", engines.generator_threads, evaluators)
+    spawn = generators(ask.generator_factory, Seeds(ask.generation), "generator", engines.generator_threads, evaluators)
     devices = cluster.generator.get("GPU", 0) or 1
     fleet = Fleet(spawn, engines.generators, ask.fleet, ask.wanted(), devices)
     closing.callback(fleet.close)
     generator = evaluator = Revivable(fleet)
     if evaluators:
-        evaluator = _replaced(ask, generators(Seeds(ask.evaluation), "evaluator", engines.evaluation_threads, 0))
+        own = generators(ask.evaluator_factory, Seeds(ask.evaluation), "evaluator", engines.evaluation_threads, 0)
+        evaluator = _replaced(ask, own)
     published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
     places = [options(cluster.trainer, ranks, rank) for rank in range(engines.trainers)]
     trainer = RayTrainer(make_trainer, (folder, ask.training), places, engines.trainer_threads or 1, published)

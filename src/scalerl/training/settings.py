@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
+from scalerl.engines.vllm_options import VLLMOptions
 from scalerl.errors import InputError
 from scalerl.recipe.recipe import Recipe
 from scalerl.recipe.validate import MOST, choice
@@ -144,6 +145,8 @@ class EngineSettings:
 
     launch: Literal["auto", "process", "inline", "ray"] = "auto"
     ray: RaySettings = field(default_factory=RaySettings)
+    generator: Literal["torch", "vllm"] = "torch"
+    vllm: VLLMOptions = field(default_factory=VLLMOptions)
     generators: int = 1
     trainers: int = 1
     generator_threads: int | None = None
