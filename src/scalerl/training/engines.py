@@ -138,6 +138,16 @@ def make_generator(folder: Path, dtype: str, settings: GeneratorSettings) -> Tor
     return TorchGenerator(loaded(folder, dtype), settings)
 
 
+def make_vllm_generator(
+    options: VLLMOptions, threads: int, folder: Path, dtype: str, settings: GeneratorSettings
+) -> VLLMGenerator:
+    """In whichever process it runs; vLLM starts children of its own, or is asked at its URL."""
+    kind = "bfloat16" if dtype == "bf16" else "float32"
+    if options.url is not None:
+        return VLLMGenerator(VLLMServer(settings, options, kind), settings)
+    return VLLMGenerator(VLLMEngine(folder, settings, options, kind, threads), settings)
+
+
 def make_trainer(folder: Path, settings: TrainerSettings) -> ExportingTrainer:
     """In whichever process it runs; with a frozen copy of the first weights where the recipe measures against them."""
     return ExportingTrainer(loaded(folder), settings, loaded(folder) if settings.kl_coefficient else None)

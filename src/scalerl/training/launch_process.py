@@ -36,7 +36,10 @@ def launch_processes(ask: Launch) -> Engines:
     generator = evaluator = Revivable(fleet)
     if ask.settings.evaluation.every:
         evaluator = _revivable(
-            ask, lambda: _generator(ask, own.next(), weights, engines.evaluation_threads, "evaluator")
+            ask,
+            lambda: _generator(
+                ask, ask.evaluator_factory, own.next(), weights, engines.evaluation_threads, "evaluator"
+            ),
         )
     trainer = TrainerProcess(
         make_trainer, (folder, ask.training), weights, logs / "trainer.log", engines.trainer_threads or 1
@@ -48,12 +51,11 @@ def launch_processes(ask: Launch) -> Engines:
 
 
 def _generator(
-    ask: Launch, generation: GeneratorSettings, weights: SharedWeights, threads: int | None, name: str
-) -> GeneratorProcess:
+    ask: Launch, factory: Callable[..., Any], generation: GeneratorSettings, weights: SharedWeights,
+    threads: int | None, name: str,
+) -> GeneratorProcess:  # fmt: skip
     arguments = (ask.origin.folder, ask.settings.engines.generator_dtype, generation)
-    return GeneratorProcess(
-        make_generator, arguments, weights, ask.directory / "logs" / f"{name}.log", threads or 1, name
-    )
+    return GeneratorProcess(factory, arguments, weights, ask.directory / "logs" / f"{name}.log", threads or 1, name)
 
 
 def _revivable(ask: Launch, spawn: Callable[[], GeneratorProcess]) -> Revivable:

@@ -126,6 +126,7 @@ class EngineSettings:
         launch: process: generator, trainer and evaluation in processes of their own. ray: in actors of a Ray cluster.
             inline: all in one, for tests and for lockstep. auto: inline for lockstep, else process.
         ray: of the cluster.
+        generator: torch: exact, small, runs anywhere. vllm: for models that need it. vllm: its choices.
         trainers: ranks of the trainer; more than one share the model's weights and work (FSDP2).
         generators: how many; `echo N > RUN/generators` changes it while the run goes on.
         generator_threads, trainer_threads, evaluation_threads: of torch; null: half of the cores each.
