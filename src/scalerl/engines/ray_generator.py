@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from scalerl.engines.commands import one_line
 from scalerl.engines.serve import GeneratorLoop
 from scalerl.errors import EngineDied, ScaleRLError
 from scalerl.protocols import WeightSource
@@ -82,8 +83,7 @@ class GeneratorHost:
         try:
             GeneratorLoop(self._mailbox, factory(*arguments)).run()
         except Exception as error:
-            line = " ".join(str(error).split()) or "no message"
-            self._failure = line if isinstance(error, ScaleRLError) else f"{type(error).__name__}: {line}"
+            self._failure = one_line(error)
 
 
 class RayGenerator:

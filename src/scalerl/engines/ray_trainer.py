@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from scalerl.engines.commands import Answer, carry_out, outcome
 from scalerl.engines.object_store import Chunk, StoredWeights, put_own_chunks, together
 from scalerl.engines.ranks import joined
 from scalerl.engines.ray_generator import reason
@@ -50,9 +51,9 @@ class TrainerHost:
         self._trainer = factory(*arguments)
         return int(self._trainer.version)
 
-    def call(self, method: str, *arguments: Any) -> tuple[Any, int]:
-        """Any method of the trainer; its result, and the version after it."""
-        return getattr(self._trainer, method)(*arguments), int(self._trainer.version)
+    def call(self, method: str, *arguments: Any) -> tuple[Answer, int]:
+        """Any method of the trainer; what came of it, and the version after it."""
+        return carry_out(self._trainer, method, arguments), int(self._trainer.version)
 
     def publish(self, dtype: Any) -> dict[int, Chunk]:
         """This rank's share of the present weights, in the store."""
@@ -121,12 +122,12 @@ class RayTrainer:
         """Any method of the trainer, on all ranks; the first one's result.
 
         Raises:
-            EngineDied: a rank died or failed.
+            EngineDied: a rank died or failed. ScaleRLError: one could not write its files, and all live on.
         """
         stored = [ray.put(argument) for argument in arguments]  # once, not once a rank
         answers = self._answers([actor.call.remote(method, *stored) for actor in self._ranks])
-        result, self.version = answers[0]
-        return result
+        self.version = answers[0][1]
+        return [outcome(answer) for answer, _ in answers][0]
 
     @property
     def alive(self) -> bool:
