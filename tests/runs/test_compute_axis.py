@@ -108,6 +108,26 @@ def test_what_goes_up_and_down_is_no_axis(tmp_path: Path) -> None:
         curve_of(tmp_path, rows_with(loss=lambda n: n * 7 % 5), x="loss")
 
 
+@pytest.mark.parametrize("column", ["flops", "tokens", "device_hours"])
+def test_evaluations_beside_training_count_what_their_policy_had_cost(tmp_path: Path, column: str) -> None:
+    """Their rows come later than those of the steps that were taken meanwhile, and are no counter that starts again."""
+
+    def row(kind: str, step: int, **more: float) -> dict[str, Any]:
+        hours = {"generate": 0.01 * step, "train": 0.004 * step, "idle": 0.001 * step}
+        compute = {"device_hours": hours, "tokens": 100 * step, "flops": 1e6 * step}
+        return {"kind": kind, "step": step, "policy_version": step, "compute": compute, **more}
+
+    rows = []
+    for step in range(61):
+        rows.append(row("train", step, train_pass_rate=0.3))
+        if step >= 3 and (step - 3) % 5 == 0:
+            rows.append(row("eval", step - 3, pass_rate=step / 100, trials=100))
+    curve = read_curve(save(tmp_path, lines(rows)), x=f"compute/{column}")
+    of_a_step = {"flops": 1e6, "tokens": 100.0, "device_hours": 0.015}[column]
+    np.testing.assert_allclose(curve.compute, of_a_step * np.arange(0, 60, 5), rtol=1e-12)
+    np.testing.assert_allclose(curve.score, np.arange(3, 63, 5) / 100)
+
+
 def test_devices_without_time(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--devices needs a column of time"):
         curve_of(tmp_path, rows_with(), devices=8)
