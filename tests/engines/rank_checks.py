@@ -128,3 +128,7 @@ def save_fails(kind: str, path: Path) -> str:
     except ScaleRLError as error:
         return str(error)
     return ""
+
+
+def export(kind: str, path: Path) -> None:
+    trainer(kind, torch.float32).export(path, None)

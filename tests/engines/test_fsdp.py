@@ -1,6 +1,7 @@
 """The sharded trainer on 1, 2 and 4 ranks against the one of a single process (TRAPS 4-6, 9-11, 14, 15)."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rank_pool import RankPool
 from tiny_models import CONFIGS, random_batch, select, tiny
 
 from scalerl.engines.micro_batches import split
-from scalerl.engines.model import checksum, named_tensors
+from scalerl.engines.model import checksum, load_model, named_tensors
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.types import Batch
 
@@ -125,6 +126,12 @@ def test_weights_are_gathered_one_after_the_other(pool: RankPool, kind: str) -> 
         assert metadata == given == [(n, "float32", tuple(t.shape)) for n, t in tensors.items()]
         assert found == checksum((n, t.detach()) for n, t in tensors.items())
         assert pool.count == 1 or most <= 2  # the consumer's last one, and the next
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_an_exported_model_is_whole(pool: RankPool, kind: str, tmp_path: Path) -> None:
+    pool.run(rank_checks.export, kind, tmp_path)
+    assert checksum(named_tensors(load_model(tmp_path)).items()) == checksum(named_tensors(tiny(kind)).items())
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 64])

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scalerl.engines.micro_batches import MicroBatch, empty, split
-from scalerl.engines.model import named_tensors
+from scalerl.engines.model import export_model, named_tensors
 from scalerl.engines.sharded_state import Saving, begin_save, load_sharded
 from scalerl.engines.sharding import ShardedSource, shard
 from scalerl.engines.step_sums import StepSums
@@ -60,6 +60,14 @@ class FSDPTrainer(TorchTrainer):
     def load(self, path: Path) -> None:
         """Restore what any number of ranks wrote, or a trainer without ranks."""
         self._count(load_sharded(path, self.model, self.optimizer, self._for_checkpoints))
+
+    def export(self, path: Path, tokenizer: Any) -> None:
+        """Write a Hugging Face folder: rank 0, in whose CPU memory the whole model must fit meanwhile."""
+        gathered = ((name, tensor.cpu()) for name, tensor in self.weights())
+        tensors = {name: tensor for name, tensor in gathered if self.rank == 0}
+        if self.rank == 0:
+            export_model(self.model, path, tokenizer, tensors=tensors)
+        dist.barrier()
 
     def _resolve(self, compute: str) -> Literal["fp32", "bf16"]:
         if compute == "auto":

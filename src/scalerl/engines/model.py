@@ -68,9 +68,20 @@ def build_model(config: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = t
         raise InputError(f"model config: no model can be made of it ({reason}); check that its sizes fit") from error
 
 
-def export_model(model: nn.Module, path: str | Path, tokenizer: Any = None, dtype: torch.dtype | None = None) -> None:
-    """Write a folder that `transformers` loads: safetensors and config, and the tokenizer if given."""
-    tensors = {name: tensor.detach().to(dtype or tensor.dtype) for name, tensor in named_tensors(model).items()}
+def export_model(
+    model: nn.Module,
+    path: str | Path,
+    tokenizer: Any = None,
+    dtype: torch.dtype | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a folder that `transformers` loads: safetensors and config, and the tokenizer if given.
+
+    Args:
+        tensors: whole ones, where the model's own are only shards.
+    """
+    own = named_tensors(model) if tensors is None else tensors
+    tensors = {name: tensor.detach().to(dtype or tensor.dtype) for name, tensor in own.items()}
     with _no_progress_bars():
         model.save_pretrained(path, state_dict=tensors)  # type: ignore[operator]
     if tokenizer is not None:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from scalerl.engines.process import EngineProcess, TrainerProcess
-from scalerl.engines.serve import _run as run_child
+from scalerl.engines.serve import run_child
 from scalerl.engines.weights import SharedWeights
 from scalerl.errors import EngineDied
 

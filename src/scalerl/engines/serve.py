@@ -35,7 +35,7 @@ def serve_generator(
         generator, reader = factory(*arguments), weights.reader()
         GeneratorLoop(connection, generator, lambda version: reader.acquire(version) or reader.acquire()).run()
 
-    _run(connection, log, threads, work)
+    run_child(connection, log, threads, work)
 
 
 def serve_trainer(
@@ -47,7 +47,7 @@ def serve_trainer(
     weights: SharedWeights,
 ) -> None:
     """Answer one command after the other; publish after each that changes the weights."""
-    _run(connection, log, threads, lambda: _trainer_loop(connection, factory(*arguments), weights))
+    run_child(connection, log, threads, lambda: _trainer_loop(connection, factory(*arguments), weights))
 
 
 class Commands(Protocol):
@@ -164,7 +164,7 @@ def _publish(trainer: Any, weights: SharedWeights) -> float:
     return time.perf_counter() - started
 
 
-def _run(connection: Connection, log: Path | None, threads: int, work: Callable[[], None]) -> None:
+def run_child(connection: Connection, log: Path | None, threads: int, work: Callable[[], None]) -> None:
     """Set the process up, and let no error pass in silence."""
     # The controller decides what Ctrl-C and Slurm's SIGTERM mean; a closed pipe ends this process in any case.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

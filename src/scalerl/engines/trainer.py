@@ -78,6 +78,7 @@ class TrainerSettings:
         compute: ComputeDtype = "auto",
         activation_checkpointing: bool = False,
         compiled: bool = False,
+        reshard_after_forward: bool = True,
     ) -> TrainerSettings:
         """What the recipe says, beside what only the machine decides."""
         return cls(
@@ -96,6 +97,7 @@ class TrainerSettings:
             compute=compute,
             activation_checkpointing=activation_checkpointing,
             compiled=compiled,
+            reshard_after_forward=reshard_after_forward,
         )
 
 

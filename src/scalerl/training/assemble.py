@@ -76,7 +76,7 @@ def assembled(
         if checkpoint is not None:
             state, arrays, folder = saved.load(checkpoint)
             engines.trainer.load(folder)
-        ledger = Ledger(parameters, shared=settings.inline)
+        ledger = Ledger(parameters, trainers=settings.engines.trainers, shared=settings.inline)
         metrics = MetricsLog(directory, 0 if state is None else int(state["metrics_size"]), listener)
         closing.callback(metrics.close)
         controller = _controller(settings, task, origin, engines, ledger, metrics, saved)

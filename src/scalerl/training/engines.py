@@ -69,7 +69,7 @@ class Launch:
         engines = self.settings.engines
         return TrainerSettings.from_recipe(
             self.settings.recipe, engines.micro_batch_tokens, engines.compute, engines.activation_checkpointing,
-            engines.compiled,
+            engines.compiled, engines.reshard_after_forward,
         )  # fmt: skip
 
     @property
@@ -148,9 +148,19 @@ def make_vllm_generator(
     return VLLMGenerator(VLLMEngine(folder, settings, options, kind, threads), settings)
 
 
-def make_trainer(folder: Path, settings: TrainerSettings) -> ExportingTrainer:
-    """In whichever process it runs; with a frozen copy of the first weights where the recipe measures against them."""
-    return ExportingTrainer(loaded(folder), settings, loaded(folder) if settings.kl_coefficient else None)
+def make_trainer(folder: Path, settings: TrainerSettings) -> TorchTrainer:
+    """In whichever process it runs; with a frozen copy of the first weights where the recipe measures against them.
+
+    Where ranks have joined one another, each call makes one rank's.
+    """
+    import torch
+
+    made: type[TorchTrainer] = ExportingTrainer
+    if torch.distributed.is_initialized():
+        from scalerl.engines.fsdp import FSDPTrainer
+
+        made = FSDPTrainer
+    return made(loaded(folder), settings, loaded(folder) if settings.kl_coefficient else None)
 
 
 def one_generator_only(settings: Settings, launch: str) -> None:

@@ -19,7 +19,7 @@ def launch_processes(ask: Launch) -> Engines:
     """Children of this process; weights go through shared memory."""
     import torch
 
-    engines, logs, folder = ask.settings.engines, ask.directory / "logs", ask.origin.folder
+    engines = ask.settings.engines
     published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
     # Each generator may still compute with a version of its own when the next one is written.
     buffers = engines.weight_buffers + engines.generators - 1
@@ -41,13 +41,21 @@ def launch_processes(ask: Launch) -> Engines:
                 ask, ask.evaluator_factory, own.next(), weights, engines.evaluation_threads, "evaluator"
             ),
         )
-    trainer = TrainerProcess(
-        make_trainer, (folder, ask.training), weights, logs / "trainer.log", engines.trainer_threads or 1
-    )
+    trainer = _trainer(ask, weights)
     ask.closing.callback(trainer.close)
     reader = weights.reader()
     ask.closing.callback(reader.close)
     return Engines(generator, evaluator, trainer, reader.acquire)
+
+
+def _trainer(ask: Launch, weights: SharedWeights) -> TrainerProcess:
+    engines = ask.settings.engines
+    arguments, log = (ask.origin.folder, ask.training), ask.directory / "logs" / "trainer.log"
+    if engines.trainers == 1:
+        return TrainerProcess(make_trainer, arguments, weights, log, engines.trainer_threads or 1)
+    from scalerl.engines.ranks import TrainerRanks  # torch.distributed takes its time to load
+
+    return TrainerRanks(make_trainer, arguments, weights, log, engines.trainer_threads or 1, ranks=engines.trainers)
 
 
 def _generator(

@@ -176,6 +176,11 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
         raise InputError(f"{sources.place('engines.capacity')}: engines.{error}") from error
     half = max(1, (os.cpu_count() or 2) // 2)
     launch = engines.launch if engines.launch != "auto" else "inline" if lockstep else "process"
+    if launch == "inline" and engines.trainers > 1:
+        raise InputError(
+            f"{sources.place('engines.trainers')}: engines.trainers = {engines.trainers}: with launch = inline there "
+            "is one; set engines.launch to process or ray, and the recipe's schedule to another than lockstep"
+        )
     names = task_names(settings.task)
     try:
         check(settings.task)
@@ -188,7 +193,7 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
         capacity=engines.capacity or _fresh(engines.slots * engines.generators, settings.recipe),
         compute=_compute(settings, sources),
         generator_threads=engines.generator_threads or half,
-        trainer_threads=engines.trainer_threads or half,
+        trainer_threads=engines.trainer_threads or max(1, half // engines.trainers),
         evaluation_threads=engines.evaluation_threads or half,
         evaluation_slots=engines.evaluation_slots or engines.slots,
         verify_threads=verify_threads if engines.verify_threads is None else engines.verify_threads,

@@ -129,12 +129,15 @@ class EngineSettings:
         generator: torch: exact, small, runs anywhere. vllm: for models that need it. vllm: its choices.
         trainers: ranks of the trainer; more than one share the model's weights and work (FSDP2).
         generators: how many; `echo N > RUN/generators` changes it while the run goes on.
-        generator_threads, trainer_threads, evaluation_threads: of torch; null: half of the cores each.
+        generator_threads, trainer_threads, evaluation_threads: of torch; null: half of the cores each, which several
+            trainers share.
         slots: rollouts that are generated at once. evaluation_slots: null: as many.
         generator_dtype: of the weights that generate.
         compute: of the trainer's matmuls; auto measures which is faster.
         micro_batch_tokens: of one forward pass of the trainer, padding included.
         activation_checkpointing, compiled: of the trainer.
+        reshard_after_forward: of several trainers: a layer's weights are gathered again for its backward pass; false
+            keeps them from the forward pass on, which is faster and takes memory.
         verify_threads: answers judged at once beside the loop; null: none for arithmetic and in lockstep, else 4.
         capacity: most prompts under way in the pipeline; null: as many as keep both busy.
         weight_buffers: copies of the weights in shared memory; each generator beyond the first adds one.
@@ -160,6 +163,7 @@ class EngineSettings:
     micro_batch_tokens: int = 4096
     activation_checkpointing: bool = False
     compiled: bool = False
+    reshard_after_forward: bool = True
     verify_threads: int | None = None
     capacity: int | None = None
     weight_buffers: int = 6
@@ -169,6 +173,7 @@ class EngineSettings:
     def __post_init__(self) -> None:
         ranges: dict[str, tuple[float, float]] = {
             "slots": (1, MOST), "evaluation_slots": (1, MOST), "micro_batch_tokens": (1, MOST), "generators": (1, 256),
+            "trainers": (1, 4096),
             "weight_buffers": (5, 512), "verify_threads": (0, 256), "silent_seconds": (1, 1e6),
             "rollout_seconds": (0.001, 1e6), **dict.fromkeys(THREADS, (1, 4096)),
         }  # fmt: skip
