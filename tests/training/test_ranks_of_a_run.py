@@ -1,4 +1,4 @@
-"""Runs whose trainer is several ranks: they end as others do, go on with another number of them, and survive a death."""
+"""Runs whose trainer is several ranks: they end as others do, go on with another number, and survive a death."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_run_of_two_ranks_goes_on_as_one_and_as_two(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 @pytest.mark.usefixtures("model")
-def test_a_killed_rank_is_survived(tmp_path: Path, started: list[Command]) -> None:  # noqa: F811
+def test_a_killed_rank_is_survived(tmp_path: Path, started: list[Command]) -> None:
     run = tmp_path / "run"
     command = Command("train", *MANY, "engines.trainers=2", "steps=40", "evaluation.every=0", "--out", str(run))
     started.append(command)
