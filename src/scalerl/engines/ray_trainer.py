@@ -127,7 +127,8 @@ class RayTrainer:
         stored = [ray.put(argument) for argument in arguments]  # once, not once a rank
         answers = self._answers([actor.call.remote(method, *stored) for actor in self._ranks])
         self.version = answers[0][1]
-        return [outcome(answer) for answer, _ in answers][0]
+        results = [outcome(answer) for answer, _ in answers]
+        return results[0]
 
     @property
     def alive(self) -> bool:
