@@ -20,7 +20,7 @@ from scalerl.engines.model import checksum, named_tensors
 from scalerl.engines.process import GeneratorProcess, TrainerProcess
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.engines.weights import SharedWeights
-from scalerl.errors import EngineDied
+from scalerl.errors import EngineDied, ScaleRLError
 from scalerl.types import Prompt, Rollout
 
 SETTINGS = TrainerSettings(learning_rate=1e-3, compute="fp32")
@@ -132,6 +132,20 @@ def test_a_trainer_process_steps_publishes_and_saves_as_one_in_process(shared: S
     finally:
         remote.close()
     assert remote.engine.process.exitcode == 0
+
+
+def test_a_trainer_that_cannot_write_says_so_and_lives_on(shared: SharedWeights, tmp_path: Path) -> None:
+    remote = TrainerProcess(make_trainer, (), shared)
+    try:
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(ScaleRLError, match="trainer"):
+            remote.save(tmp_path / "file" / "trainer")
+        assert remote.alive
+        assert remote.step(random_batch(0))["loss"] == make_trainer().step(random_batch(0))["loss"]
+        remote.save(tmp_path)
+        assert list(tmp_path.glob("*.safetensors"))
+    finally:
+        remote.close()
 
 
 def test_an_error_travels_as_one_line_and_its_traceback_is_in_the_log(shared: SharedWeights, tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from scalerl.errors import ScaleRLError
 
 _WRITING = ("save", "export")
-Answer = tuple[Literal["result", "refused"], Any]
+Answer = tuple[str, Any]
+"""("result", value) or ("refused", why)."""
 
 
 def carry_out(trainer: Any, command: str, arguments: Sequence[Any]) -> Answer:

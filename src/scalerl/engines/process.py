@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from scalerl.engines.commands import outcome
 from scalerl.engines.serve import serve_generator, serve_trainer
 from scalerl.engines.weights import NewestWeights, SharedWeights
 from scalerl.errors import EngineDied
@@ -266,7 +267,11 @@ class TrainerProcess:
         self.call("load", path)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Any other method of the trainer, in its process."""
+        """Any other method of the trainer, in its process.
+
+        Raises:
+            ScaleRLError: it could not write its files, and lives on.
+        """
         self._begin(method, *arguments)
         return self._result()
 
@@ -294,4 +299,4 @@ class TrainerProcess:
         message = self.engine.receive(timeout=None)
         self.busy = False
         assert message is not None  # without a timeout it waits
-        return message[1]
+        return outcome(message)

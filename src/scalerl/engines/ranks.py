@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from scalerl.engines.commands import carry_out
 from scalerl.engines.process import EngineProcess, TrainerProcess
 from scalerl.engines.serve import run_child
 from scalerl.engines.weights import SharedWeights
@@ -79,13 +80,13 @@ def _loop(connection: Connection | None, trainer: Any, weights: SharedWeights) -
         command, arguments = box[0]  # type: ignore[misc]
         if command == "stop":
             return
-        result = getattr(trainer, command)(*arguments)
+        kind, result = carry_out(trainer, command, arguments)
         if command in ("step", "load"):
             seconds = _publish(trainer, weights)
             if command == "step":
                 result = dict(result) | {"seconds_publish": seconds}
         if connection is not None:
-            connection.send(("result", result))
+            connection.send((kind, result))
 
 
 def _publish(trainer: Any, weights: SharedWeights) -> float:

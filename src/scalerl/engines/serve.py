@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from scalerl.engines.commands import carry_out, one_line
 from scalerl.engines.memory import keep_freed_memory
 from scalerl.engines.model import named_tensors
 from scalerl.engines.weights import HeldWeights, SharedWeights
@@ -150,12 +151,12 @@ def _trainer_loop(connection: Connection, trainer: Any, weights: SharedWeights) 
         command, arguments = connection.recv()
         if command == "stop":
             return
-        result = getattr(trainer, command)(*arguments)
+        kind, result = carry_out(trainer, command, arguments)
         if command in ("step", "load"):
             seconds = _publish(trainer, weights)
             if command == "step":
                 result = dict(result) | {"seconds_publish": seconds}
-        connection.send(("result", result))
+        connection.send((kind, result))
 
 
 def _publish(trainer: Any, weights: SharedWeights) -> float:
@@ -186,7 +187,6 @@ def run_child(connection: Connection, log: Path | None, threads: int, work: Call
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()
-        line = " ".join(str(error).split()) or "no message"
-        connection.send(("error", line if isinstance(error, ScaleRLError) else f"{type(error).__name__}: {line}"))
+        connection.send(("error", one_line(error)))
         connection.close()
         sys.exit(1)
