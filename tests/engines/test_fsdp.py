@@ -77,6 +77,12 @@ def test_no_setting_changes_that(pool: RankPool, changes: dict[str, Any]) -> Non
     assert_same_gradients(pool, "tied", torch.float64, random_batch(3), micro_batch_tokens=60, **changes)
 
 
+@pytest.mark.parametrize("changes", [{}, {"activation_checkpointing": True}, {"reshard_after_forward": False}])
+def test_the_router_s_loss_is_that_of_one_process(pool: RankPool, changes: dict[str, Any]) -> None:
+    batch = select(random_batch(7), np.arange(5))
+    assert_same_gradients(pool, "moe", torch.float64, batch, micro_batch_tokens=30, router_loss=0.3, **changes)
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_steps_are_those_of_one_process(pool: RankPool, kind: str) -> None:
     changes = {"learning_rate": 1e-3, "warmup_steps": 2, "epsilon": 1e-8, "gradient_clipping": 0.05}

@@ -19,6 +19,7 @@ DENSE: dict[str, Any] = {
 }  # fmt: skip
 UNTIED = DENSE | {"tie_word_embeddings": False}
 MOE = UNTIED | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MIXTRAL = UNTIED | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 LLAMA = DENSE | {"model_type": "llama"}
 CONFIGS = {"tied": DENSE, "untied": UNTIED, "moe": MOE}
 

@@ -9,6 +9,7 @@ adds empty ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,6 +94,10 @@ class FSDPTrainer(TorchTrainer):
     def _total(self, sums: StepSums) -> StepSums:
         return over_ranks(sums)
 
+    def _sum(self, counts: Tensor) -> Tensor:
+        dist.all_reduce(counts)
+        return counts
+
     def _gradients(self) -> list[Tensor]:
         """This rank's shards."""
         return [p.grad.to_local() for p in self.model.parameters() if p.grad is not None]  # type: ignore[attr-defined]
@@ -108,21 +113,20 @@ class FSDPTrainer(TorchTrainer):
 def over_ranks(sums: StepSums) -> StepSums:
     """Of all ranks together: equal on each of them."""
     s = sums.stats
-    counts = [sums.loss, sums.entropy, sums.tokens, sums.padded, sums.sequences, sums.micro_batches]
-    counts.append(sums.reference_kl or 0.0)
+    plain: dict[str, Any] = {f.name: getattr(sums, f.name) for f in fields(sums) if f.name != "stats"}
     if s is None:
         found, extremes = [0.0] * 5, [torch.inf, torch.inf]
     else:
         found = [float(t) for t in (s.tokens, s.dropped, s.ratio_sum, s.at_bound, s.mismatch_sum)]
         extremes = [float(s.ratio_min), -float(s.ratio_max)]
-    total = torch.tensor(counts + found, dtype=torch.float64)
+    total = torch.tensor([*found, *(value or 0.0 for value in plain.values())], dtype=torch.float64)
     lowest = torch.tensor(extremes, dtype=torch.float64)
     dist.all_reduce(total)
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
-    tokens, dropped, ratio_sum, at_bound, mismatch_sum = total[7:]
-    stats = LossStats(tokens, dropped, ratio_sum, lowest[0], -lowest[1], at_bound, mismatch_sum)
-    loss, entropy, tokens_in, padded, sequences, micro_batches, divergence = total[:7].tolist()
-    return StepSums(
-        loss, entropy, tokens_in, padded, sequences, micro_batches, stats if micro_batches else None,
-        None if sums.reference_kl is None else divergence,
-    )  # fmt: skip
+    tokens, dropped, ratio_sum, at_bound, mismatch_sum = total[:5]
+    reduced = zip(plain.items(), total[5:].tolist(), strict=True)
+    found_whole: dict[str, Any] = {name: None if value is None else whole for (name, value), whole in reduced}
+    both = StepSums(**found_whole)
+    if both.micro_batches:
+        both.stats = LossStats(tokens, dropped, ratio_sum, lowest[0], -lowest[1], at_bound, mismatch_sum)
+    return both

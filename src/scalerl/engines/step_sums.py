@@ -18,6 +18,7 @@ class StepSums:
         loss: of all micro-batches. entropy: nats over targets. stats: of the loss; None without a micro-batch.
         tokens, padded: inputs without and with padding. sequences, micro_batches: how many there were.
         reference_kl: k3 over trained tokens; None where there is no reference.
+        router_loss: see `router.py`; None where it is not asked for.
     """
 
     loss: float = 0.0
@@ -28,18 +29,29 @@ class StepSums:
     micro_batches: float = 0.0
     stats: LossStats | None = None
     reference_kl: float | None = None
+    router_loss: float | None = None
 
-    def add(self, part: MicroBatch, loss: Tensor, stats: LossStats, nats: float, divergence: float) -> None:
-        """One micro-batch: its loss, the loss's statistics, the sums of its targets' entropies and reference KL.
+    def add(
+        self,
+        part: MicroBatch,
+        loss: Tensor,
+        stats: LossStats,
+        entropy: float,
+        reference_kl: float = 0.0,
+        router_loss: float = 0.0,
+    ) -> None:
+        """One micro-batch: its loss, the loss's statistics, and its summands of the attributes of these names.
 
         One without inputs only kept other ranks company, and does not count.
         """
         if part.tokens == 0:
             return
         self.loss += float(loss.detach())
-        self.entropy += nats
+        self.entropy += entropy
         if self.reference_kl is not None:
-            self.reference_kl += divergence
+            self.reference_kl += reference_kl
+        if self.router_loss is not None:
+            self.router_loss += router_loss
         self.tokens += part.tokens
         self.padded += part.padded
         self.sequences += len(part.token_ids)
@@ -53,6 +65,8 @@ class StepSums:
             found["entropy"] = self.entropy / (found["tokens"] + found["dropped_tokens"])
             if self.reference_kl is not None:
                 found["reference_kl"] = max(self.reference_kl / found["tokens"], 0.0)  # k3 rounds below it
+        if self.router_loss is not None:
+            found["router_loss"] = self.router_loss
         return found | {
             "loss": self.loss,
             "sequences": self.sequences,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,7 @@ from scalerl.engines.fused import FusedBody
 from scalerl.engines.head import token_logprobs
 from scalerl.engines.micro_batches import MicroBatch, split
 from scalerl.engines.model import head_weight, named_tensors
+from scalerl.engines.router import RouterLoss
 from scalerl.engines.step_sums import StepSums
 from scalerl.engines.trainer_state import load_state, save_state
 from scalerl.engines.weights import TensorSource
@@ -43,7 +44,7 @@ class TrainerSettings:
     """How steps are taken. The defaults of the optimizer are PAPER A.3's.
 
     Attributes:
-        loss, clip, temperature, fp32_head, kl_coefficient: of the recipe.
+        loss, clip, temperature, fp32_head, kl_coefficient, router_loss: of the recipe.
         learning_rate: after `warmup_steps` of linear warm-up; constant then.
         gradient_clipping: largest gradient norm; None: none.
         micro_batch_tokens: inputs of one forward pass, padding included; memory grows with it.
@@ -58,6 +59,7 @@ class TrainerSettings:
     temperature: float = 1.0
     fp32_head: bool = True
     kl_coefficient: float = 0.0
+    router_loss: float = 0.0
     learning_rate: float = 5e-7
     warmup_steps: int = 100
     betas: tuple[float, float] = (0.9, 0.999)
@@ -87,6 +89,7 @@ class TrainerSettings:
             temperature=recipe.temperature,
             fp32_head=recipe.head_precision == "fp32",
             kl_coefficient=recipe.kl_coefficient,
+            router_loss=recipe.router_loss,
             learning_rate=recipe.learning_rate,
             warmup_steps=recipe.warmup_steps,
             betas=(recipe.adam_beta1, recipe.adam_beta2),
@@ -117,6 +120,7 @@ class TorchTrainer:
         self.model = model if next(model.parameters()).dtype == torch.float64 else model.float()
         self.reference = reference
         self.version = self.updates = self.skipped = 0
+        self.router = RouterLoss(self.model, settings.router_loss) if settings.router_loss else None
         self.compute = self._resolve(settings.compute)
         self._body, self._reference_body = self._bodies()
         self.optimizer = torch.optim.AdamW(
@@ -153,17 +157,21 @@ class TorchTrainer:
 
     def accumulate(self, batch: Batch) -> dict[str, float]:
         """Add the gradient of the whole batch to the parameters' own; returns the statistics."""
-        sums = StepSums(reference_kl=0.0 if self.settings.kl_coefficient else None)
-        seconds = {"seconds_forward": 0.0, "seconds_backward": 0.0}
+        started = time.perf_counter()
+        self._count_experts(batch)
+        seconds = {"seconds_forward": time.perf_counter() - started, "seconds_backward": 0.0}
+        sums = StepSums(
+            reference_kl=0.0 if self.settings.kl_coefficient else None, router_loss=0.0 if self.router else None
+        )
         with self._body.step() if isinstance(self._body, FusedBody) else nullcontext():
             for part in self._parts(batch):
                 started = time.perf_counter()
-                loss, stats, nats, divergence = self._loss(part)
+                loss, stats, extra = self._loss(part)
                 forwarded = time.perf_counter()
                 loss.backward()  # type: ignore[no-untyped-call]
                 seconds["seconds_forward"] += forwarded - started
                 seconds["seconds_backward"] += time.perf_counter() - forwarded
-                sums.add(part, loss, stats, nats, divergence)
+                sums.add(part, loss, stats, **extra)
         return self._total(sums).metrics() | seconds
 
     @torch.no_grad()
@@ -221,10 +229,28 @@ class TorchTrainer:
         """Over all that take part."""
         return sums
 
-    def _loss(self, part: MicroBatch) -> tuple[Tensor, LossStats, float, float]:
-        """The loss, its statistics, and the sums of the targets' entropies and of their KL to the reference."""
-        settings = self.settings
-        logprobs, nats = self._logprobs(self.model, self._body, part)
+    def _sum(self, counts: Tensor) -> Tensor:
+        """Over all that take part."""
+        return counts
+
+    @torch.no_grad()
+    def _count_experts(self, batch: Batch) -> None:
+        """Tell the router's loss what the whole batch chooses; see `router.py`."""
+        if self.router is None:
+            return
+        counts = torch.zeros(self.router.experts, dtype=torch.float64)
+        for part in self._parts(batch):
+            with self.router.listening() as heard:
+                self._logprobs(self.model, self._body, part)
+            counts += self.router.counts(heard, part)
+        self.router.begin(self._sum(counts))
+
+    def _loss(self, part: MicroBatch) -> tuple[Tensor, LossStats, dict[str, float]]:
+        """The loss, its statistics, and what else `StepSums.add` adds up."""
+        settings, extra = self.settings, {}
+        listening: AbstractContextManager[list[Tensor]] = self.router.listening() if self.router else nullcontext([])
+        with listening as heard:
+            logprobs, nats = self._logprobs(self.model, self._body, part)
         loss, stats = policy_loss(
             settings.loss,
             logprobs,
@@ -234,13 +260,16 @@ class TorchTrainer:
             part.sequence_ids,
             settings.clip,
         )
-        divergence = 0.0
+        if self.router:
+            balance = self.router.loss(heard, part)
+            loss = loss + settings.router_loss * balance
+            extra["router_loss"] = float(balance.detach())
         if settings.kl_coefficient and self.reference is not None and self._reference_body is not None:
             with torch.no_grad():
                 anchor = self._logprobs(self.reference, self._reference_body, part)[0]
             loss = loss + settings.kl_coefficient * reference_kl(logprobs, anchor, part.weights)
-            divergence = float(reference_kl(logprobs.detach(), anchor, (part.weights > 0).to(anchor.dtype)))
-        return loss, stats, float(nats.sum()), divergence
+            extra["reference_kl"] = float(reference_kl(logprobs.detach(), anchor, (part.weights > 0).to(anchor.dtype)))
+        return loss, stats, extra | {"entropy": float(nats.sum())}
 
     def _logprobs(self, model: nn.Module, body: Body, part: MicroBatch) -> tuple[Tensor, Tensor]:
         """Only states that predict a target meet the head."""

@@ -34,6 +34,7 @@ _SCALERL_SOURCES = {
     "clip_low": f"{_S4}: an upper bound only",
     "clip_high": f"{_S4}: 4, 5 and 8 were tried without a visible difference; 5 is the middle one",
     "kl_coefficient": f"{_S4}: no KL term",
+    "router_loss": _OURS + "the policy loss alone, as for a dense model",
     "head_precision": f"{_S4}: FP32 at the head of generator and trainer",
     "master_weights": _OURS + "a step of 5e-7 rounds to nothing in bf16",
     "reward_correct": _A3,

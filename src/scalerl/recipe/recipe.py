@@ -39,6 +39,7 @@ class Recipe:
     clip_low: float | None = None  # null: the loss's own
     clip_high: float | None = None  # null: the loss's own
     kl_coefficient: float = 0.0  # of the KL to a frozen reference
+    router_loss: float = 0.0  # coefficient of the load-balancing loss of a mixture of experts
 
     # Precision. One setting for the head of generator and trainer: on one side only is worse than on neither.
     head_precision: Literal["fp32", "model"] = "fp32"

@@ -30,6 +30,7 @@ _ELSEWHERE = {
     "epsilon": "clip_low and clip_high",
     "epsilon_high": "clip_high",
     "beta": "kl_coefficient",
+    "router_aux_loss_coef": "router_loss",
     "lr": "learning_rate",
     "k": "max_staleness",
     "num_generations": "generations",
@@ -153,6 +154,7 @@ _POSITIVE: tuple[Callable[[float], bool], str, None] = ((lambda value: value > 0
 _RANGES: dict[str, tuple[Callable[[float], bool], str, str | None]] = {
     "max_staleness": _at_least(0),
     "kl_coefficient": _at_least(0),
+    "router_loss": _at_least(0),
     "retire_at": ((lambda value: 0 < value <= 1), "a little above 0", "1"),
     "thinking_budget_low": _at_least(1),
     "answer_budget": _at_least(1),
