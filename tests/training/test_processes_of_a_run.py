@@ -83,6 +83,9 @@ def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
         event = next(row for row in rows(run, "event") if row["event"] == "generator replaced")
         assert "signal 9" in event["reason"]
         assert event["rollouts_asked_again"] > 0
+    if victim == "evaluator":
+        event = next(row for row in rows(run, "event") if row["event"] == "evaluator replaced")
+        assert "signal 9" in event["reason"]
     if victim == "trainer":
         event = next(row for row in rows(run, "event") if row["event"] == "trainer replaced")
         assert "signal 9" in event["reason"]
@@ -168,6 +171,51 @@ def test_a_run_that_is_killed_altogether_leaves_no_process_and_resumes(tmp_path:
     assert resumed.process.returncode == 0, output
     if rows(run, "train")[-1]["step"] == 20:  # it may have been further than that already
         assert every_step_once(run, 20)
+
+
+HANGS = """
+import time
+from pathlib import Path
+def verify(prompt, completion, answer):
+    if Path(__file__).with_name("hang").exists():
+        time.sleep(3600)
+    return float(completion.strip() == str(answer))
+"""
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_sigterm_ends_a_run_whose_verifier_hangs_and_a_second_writer_is_refused(
+    tmp_path: Path, started: list[Command], isolated: bool
+) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "mine.py").write_text(HANGS)
+    lines = [json.dumps({"prompt": f"{i}+{j}=", "answer": (i + j) % 10}) for i in range(10) for j in range(10)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines))
+    task = {"name": "file", "path": str(tmp_path / "sums.jsonl"), "verifier": "mine.py:verify",
+            "verifier_options": {"isolated": isolated}}  # fmt: skip
+    words = [word for word in MANY if not word.startswith("task.")]
+    command = Command("train", *words, f"task={json.dumps(task)}", "steps=400", "--out", str(run))
+    started.append(command)
+    wait_for_step(run, 3, command)
+    second = Command("resume", str(run))
+    started.append(second)
+    assert f"process {command.process.pid} on " in second.output()
+    assert second.process.returncode == 2
+    (tmp_path / "hang").touch()
+    time.sleep(3.0)
+    command.process.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    output = command.output()
+    assert command.process.returncode == 0, output
+    assert time.monotonic() - asked < 60  # engines end, the last forecast is made; the verifier sleeps an hour
+    at = rows(run, "train")[-1]["step"]
+    assert (run / "checkpoints" / f"step-{at:08d}").is_dir()
+    assert rows(run, "event")[-1]["reason"] == "stopped: SIGTERM"
+    (tmp_path / "hang").unlink()
+    resumed = Command("resume", str(run), "--steps", str(at + 3))
+    started.append(resumed)
+    assert resumed.process.wait(LONG) == 0, resumed.output()
+    assert every_step_once(run, at + 3)
 
 
 def test_all_ingredients_are_at_work_between_processes(tmp_path: Path, started: list[Command]) -> None:
