@@ -53,7 +53,7 @@ def test_a_run_is_stopped_and_saved_while_its_verifier_hangs(tmp_path: Path, sch
     run = Run(tmp_path, recipe(schedule), task=task, threads=1, evaluate_every=0, checkpoint_every=100)
     outcome, seconds = stopped(run, task)
     assert outcome.reason == "stopped: SIGTERM"
-    assert seconds < 2
+    assert seconds < 20  # of 60
     task.free.set()
     resumed = Run(tmp_path, recipe(schedule), task=StubTask(), evaluate_every=0, resume=True)
     waiting = resumed.controller._buffer.unjudged()
@@ -77,7 +77,7 @@ def test_lockstep_gives_up_the_step_and_is_resumed_bit_for_bit(
     outcome, seconds = stopped(run, task)
     task.free.set()
     assert outcome.reason == "stopped: SIGTERM, within a step"
-    assert seconds < 2
+    assert seconds < 20  # of 60
     assert run.rows("event")[-1]["reason"] == outcome.reason
     resumed = Run(tmp_path / "run", recipe("lockstep"), steps=8, evaluate_every=2, checkpoint_every=2, resume=True)
     assert resumed.controller.step == 2 * (outcome.step // 2) > 0
@@ -102,7 +102,7 @@ def test_an_evaluation_whose_verifier_hangs_is_made_again(tmp_path: Path) -> Non
     run = Run(tmp_path, recipe(), task=task, threads=1, steps=0, evaluate_every=5)
     _, seconds = stopped(run, task)
     task.free.set()
-    assert seconds < 2
+    assert seconds < 20  # of 60
     assert run.rows("eval") == []
     resumed = Run(tmp_path, recipe(), steps=0, resume=True)
     resumed.controller.run()
