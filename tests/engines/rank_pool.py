@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "transformers", "scalerl.engines.fsdp", "tiny_models"])
+_MODELS = [f"transformers.models.{kind}.modeling_{kind}" for kind in ("qwen3", "qwen3_moe")]
+_context.set_forkserver_preload(["rank_checks", *_MODELS])  # imported once for all ranks
 
 
 class RankPool:
