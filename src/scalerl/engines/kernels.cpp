@@ -36,24 +36,42 @@ inline void store(Bf16& to, float x) {  // to the nearest, ties to even
     to.bits = (uint16_t)(x != x ? 0x7fc0 : rounded);
 }
 
-// e^x to two units in the last place; plain arithmetic, so that loops over it become vector instructions.
-inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
-    float n = __builtin_rintf(x * 1.44269504f);
-    float r = __builtin_fmaf(n, -0.693359375f, x);
-    r = __builtin_fmaf(n, 2.12194440e-4f, r);
-    float p = 1.9875691500e-4f;
-    p = __builtin_fmaf(p, r, 1.3981999507e-3f);
-    p = __builtin_fmaf(p, r, 8.3334519073e-3f);
-    p = __builtin_fmaf(p, r, 4.1665795894e-2f);
-    p = __builtin_fmaf(p, r, 1.6666665459e-1f);
-    p = __builtin_fmaf(p, r, 5.0000001201e-1f);
-    p = __builtin_fmaf(p * r, r, r) + 1.0f;
-    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
-    float power;
-    memcpy(&power, &bits, 4);
-    return p * power;
+typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t IntVector __attribute__((vector_size(64)));
+
+inline int32_t integers(float x) { return (int32_t)x; }
+inline IntVector integers(Vector x) { return __builtin_convertvector(x, IntVector); }
+inline float as_floats(int32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+inline Vector as_floats(IntVector bits) { return (Vector)bits; }
+
+inline float whole_number(float x) { return __builtin_rintf(x); }
+inline Vector whole_number(Vector x) {
+    const float big = 12582912.0f;  // 1.5 * 2^23: added, it leaves no room for a fraction
+    return (x + big) - big;
+}
+
+inline float filled(float, float value) { return value; }
+inline Vector filled(Vector, float value) { return Vector{} + value; }
+
+// e^x to two units in the last place, of one number or of a vector; below -87 it stays at e^-87.
+template <class F>
+inline F exponential(F x) {
+    x = x < -87.0f ? filled(x, -87.0f) : x;
+    x = x > 88.0f ? filled(x, 88.0f) : x;
+    F n = whole_number(x * 1.44269504f);
+    F r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    F p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * as_floats((integers(n) + 127) << 23);
 }
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
@@ -151,7 +169,7 @@ void swiglu_backward(Int n, Int f, const T* gate_up, const T* grad_product, T* g
 
 // cos and sin are one position's row; sin has the signs of rotate_half.
 template <class T>
-inline float rotated(Int dim, const T* from, const float* scale, const float* cos, const float* sin, float epsilon,
+inline float rotated(const Int dim, const T* from, const float* scale, const float* cos, const float* sin, float epsilon,
                      float* unit, float* to) {
     Int half = dim / 2;
     float factor = 1.0f;
@@ -245,7 +263,6 @@ void rotate_backward(Int n, Int turned, Int row, Int dim, const T* qkv, const fl
 
 // ---- attention over whole sequences ----
 
-typedef float Vector __attribute__((vector_size(64), aligned(4), may_alias));
 const Int BLOCK = 32;  // queries at a time; also what columns are rounded up to
 
 // c (m, n) = or += a (m, k) b (k, n); m a multiple of 4 and n of 32. Rows of a may lie side by side: two strides.
@@ -270,9 +287,28 @@ void multiply(Int m, Int n, Int k, const float* a, Int a_row, Int a_column, cons
         }
 }
 
-void transpose(Int rows, Int columns, const float* from, float* to, Int to_row) {
-    for (Int i = 0; i < rows; i++)
-        for (Int j = 0; j < columns; j++) to[j * to_row + i] = from[i * columns + j];
+typedef IntVector Order;
+const Order FIRST = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+const Order SECOND = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+
+// Both numbers are multiples of 16; four perfect shuffles turn each square.
+void transpose(Int rows, Int columns, const float* from, float* to) {
+    for (Int i = 0; i < rows; i += 16)
+        for (Int j = 0; j < columns; j += 16) {
+            Vector a[16], b[16];
+            for (int r = 0; r < 16; r++) a[r] = *(const Vector*)(from + (i + r) * columns + j);
+            for (int round = 0; round < 2; round++) {
+                for (int r = 0; r < 8; r++) {
+                    b[2 * r] = __builtin_shuffle(a[r], a[r + 8], FIRST);
+                    b[2 * r + 1] = __builtin_shuffle(a[r], a[r + 8], SECOND);
+                }
+                for (int r = 0; r < 8; r++) {
+                    a[2 * r] = __builtin_shuffle(b[r], b[r + 8], FIRST);
+                    a[2 * r + 1] = __builtin_shuffle(b[r], b[r + 8], SECOND);
+                }
+            }
+            for (int r = 0; r < 16; r++) *(Vector*)(to + (j + r) * rows + i) = a[r];
+        }
 }
 
 inline Int rounded(Int n) { return (n + BLOCK - 1) / BLOCK * BLOCK; }
@@ -287,24 +323,51 @@ struct Path {
     }
 };
 
-// Row i of scores (rows, stride): softmax over its first `from + i + 1` columns, 0 beyond; ends at `columns`.
-void softmax(Int rows, Int from, Int columns, float* scores, Int stride) {
+const Order EVEN = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+const Order ODD = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+
+// Sums of neighbours, those of a before those of b: four rounds over 16 vectors give one vector of their 16 totals.
+inline Vector folded(Vector a, Vector b) { return __builtin_shuffle(a, b, EVEN) + __builtin_shuffle(a, b, ODD); }
+
+inline float total(Vector v) {
+    for (int round = 0; round < 4; round++) v = folded(v, v);
+    return v[0];
+}
+
+inline float greatest(Vector v) {
+    for (int round = 0; round < 4; round++) {
+        Vector even = __builtin_shuffle(v, v, EVEN), odd = __builtin_shuffle(v, v, ODD);
+        v = even > odd ? even : odd;
+    }
+    return v[0];
+}
+
+// Softmax over the first `count` of scores, of which room for whole vectors is needed; those after them become 0.
+inline void softmax(Int count, float* scores) {
+    Int whole = (count + 15) / 16 * 16;
+    for (Int j = count; j < whole; j++) scores[j] = -1e30f;
+    Vector most = *(Vector*)scores, sum = {};
+    for (Int j = 16; j < whole; j += 16) {
+        Vector v = *(Vector*)(scores + j);
+        most = v > most ? v : most;
+    }
+    Vector peak = Vector{} + greatest(most);
+    for (Int j = 0; j < whole; j += 16) {
+        Vector e = exponential(*(Vector*)(scores + j) - peak);
+        *(Vector*)(scores + j) = e;
+        sum += e;
+    }
+    float factor = 1.0f / total(sum);
+    for (Int j = 0; j < whole; j += 16) *(Vector*)(scores + j) *= factor;
+    for (Int j = count; j < whole; j++) scores[j] = 0;
+}
+
+// Row i of scores (rows, stride): over its first `from + i + 1` columns, 0 beyond.
+void causal_softmax(Int rows, Int from, Int columns, float* scores, Int stride) {
     for (Int i = 0; i < rows; i++) {
-        float* s = scores + i * stride;
         Int count = from + i + 1 < columns ? from + i + 1 : columns;
-        float most = s[0], sum = 0;
-#pragma omp simd reduction(max : most)
-        for (Int j = 0; j < count; j++) most = s[j] > most ? s[j] : most;
-#pragma omp simd reduction(+ : sum)
-        for (Int j = 0; j < count; j++) {
-            float e = exponential(s[j] - most);
-            s[j] = e;
-            sum += e;
-        }
-        float factor = 1.0f / sum;
-#pragma omp simd
-        for (Int j = 0; j < count; j++) s[j] *= factor;
-        for (Int j = count; j < columns; j++) s[j] = 0;
+        softmax(count, scores + i * stride);
+        for (Int j = (count + 15) / 16 * 16; j < columns; j++) scores[i * stride + j] = 0;
     }
 }
 
@@ -324,17 +387,22 @@ struct Local {
         for (Int j = 0; j < path.last; j++) {
             memcpy(&keys[j * dim], key + path.nodes[j] * key_row, dim * sizeof(float));
             const T* from = value + path.nodes[j] * value_row;
-            for (Int d = 0; d < dim; d++) values[j * dim + d] = load(from[d]);
+            float* to = &values[j * dim];
+#pragma omp simd
+            for (Int d = 0; d < dim; d++) to[d] = load(from[d]);
         }
-        transpose(stride, dim, keys.data(), keys_t.data(), stride);
+        transpose(stride, dim, keys.data(), keys_t.data());
     }
 
     template <class T>
     void rows(const Path& path, Int begin, Int count, const T* from, Int row, float factor, std::vector<float>& to) {
-        for (Int i = 0; i < BLOCK; i++) {
-            const T* source = i < count ? from + path.nodes[begin + i] * row : nullptr;
-            for (Int d = 0; d < dim; d++) to[i * dim + d] = source ? load(source[d]) * factor : 0.0f;
+        for (Int i = 0; i < count; i++) {
+            const T* source = from + path.nodes[begin + i] * row;
+            float* target = &to[i * dim];
+#pragma omp simd
+            for (Int d = 0; d < dim; d++) target[d] = load(source[d]) * factor;
         }
+        std::fill(to.begin() + count * dim, to.begin() + (count + 3) / 4 * 4 * dim, 0.0f);
     }
 };
 
@@ -358,12 +426,14 @@ void attend(Int paths_n, Int width, Int heads, Int kv_heads, Int dim, const floa
                     local.rows(path, begin, count, rotated + h * dim, turned * dim, scaling, local.query);
                     multiply<false>(rows, columns, dim, local.query.data(), dim, 1, local.keys_t.data(), local.stride,
                                     local.p.data(), local.stride);
-                    softmax(rows, begin, columns, local.p.data(), local.stride);
+                    causal_softmax(count, begin, columns, local.p.data(), local.stride);
                     multiply<false>(rows, dim, begin + count, local.p.data(), local.stride, 1, local.values.data(), dim,
                                     local.out.data(), dim);
                     for (Int i = 0; i < count; i++) {
                         T* to = mixed + (path.nodes[begin + i] * heads + h) * dim;
-                        for (Int d = 0; d < dim; d++) store(to[d], local.out[i * dim + d]);
+                        const float* from = &local.out[i * dim];
+#pragma omp simd
+                        for (Int d = 0; d < dim; d++) store(to[d], from[d]);
                     }
                 }
         }
@@ -385,7 +455,7 @@ void attend_backward(Int paths_n, Int width, Int heads, Int kv_heads, Int dim, c
             Path path(paths, place, width, at);
             if (path.first == path.last) continue;
             local.gather(path, rotated + (heads + kv) * dim, turned * dim, qkv + (turned + kv) * dim, full * dim);
-            transpose(stride, dim, local.values.data(), local.values_t.data(), stride);
+            transpose(stride, dim, local.values.data(), local.values_t.data());
             std::fill(local.grad_keys.begin(), local.grad_keys.end(), 0.0f);
             std::fill(local.grad_values.begin(), local.grad_values.end(), 0.0f);
             for (Int h = kv * group; h < (kv + 1) * group; h++)
@@ -396,7 +466,7 @@ void attend_backward(Int paths_n, Int width, Int heads, Int kv_heads, Int dim, c
                     local.rows(path, begin, count, grad_mixed + h * dim, heads * dim, 1.0f, local.pull);
                     multiply<false>(rows, columns, dim, local.query.data(), dim, 1, local.keys_t.data(), stride, p,
                                     stride);
-                    softmax(rows, begin, columns, p, stride);
+                    causal_softmax(count, begin, columns, p, stride);
                     multiply<false>(rows, columns, dim, local.pull.data(), dim, 1, local.values_t.data(), stride, g,
                                     stride);
                     Int keys = (begin + count + 3) / 4 * 4;
@@ -430,12 +500,18 @@ void attend_backward(Int paths_n, Int width, Int heads, Int kv_heads, Int dim, c
 
 // ---- attention of one new token for each slot ----
 
-inline float dot(Int dim, const float* a, const float* b) {
-    Vector sum = {};
-    for (Int d = 0; d < dim; d += 16) sum += *(const Vector*)(a + d) * *(const Vector*)(b + d);
-    float total = 0;
-    for (int d = 0; d < 16; d++) total += sum[d];
-    return total;
+// scores[j] = query . keys[j] for 16 keys in a row, of which the first `count` are read.
+inline Vector products(Int dim, Int count, const float* query, const float* keys) {
+    Vector sums[16];
+    for (int j = 0; j < 16; j++) {
+        Vector sum = {};
+        const float* key = keys + (j < count ? j : 0) * dim;
+        for (Int d = 0; d < dim; d += 16) sum += *(const Vector*)(query + d) * *(const Vector*)(key + d);
+        sums[j] = sum;
+    }
+    for (int n = 8; n > 0; n /= 2)
+        for (int j = 0; j < n; j++) sums[j] = folded(sums[2 * j], sums[2 * j + 1]);
+    return sums[0];
 }
 
 // Only columns up to a slot's own position are read: what another rollout left behind them does not matter.
@@ -461,8 +537,9 @@ void attend_step(Int n, Int heads, Int kv_heads, Int dim, Int columns, const T* 
                 for (Int h = kv * group; h < (kv + 1) * group; h++) {
                     rotated(dim, qkv + (i * full + h) * dim, scale ? scale + h * dim : nullptr, c, s, epsilon,
                             unit.data(), query.data());
-                    for (Int j = 0; j < count; j++) scores[j] = dot(dim, query.data(), key + j * dim) * scaling;
-                    softmax(1, count - 1, count, scores.data(), columns);
+                    for (Int j = 0; j < count; j += 16)
+                        *(Vector*)&scores[j] = products(dim, count - j, query.data(), key + j * dim) * scaling;
+                    softmax(count, scores.data());
                     T* to = mixed + (i * heads + h) * dim;
                     for (Int d = 0; d < dim; d += 32) {
                         Vector a[4] = {};
