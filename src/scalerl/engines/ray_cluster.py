@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -88,8 +90,16 @@ def options(each: Resources, group: PlacementGroup | None, place: int = -1) -> d
     return found | {"scheduling_strategy": strategy}
 
 
-def _without_none(runtime_env: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if runtime_env is None else dict(runtime_env)
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keep this process's handlers: Ray would put its own in their place, and abort where a run ends in good order."""
+    signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.getsignal(number) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _said(resources: Mapping[str, float], only: Sequence[str] | Resources | None = None) -> str:
