@@ -39,9 +39,14 @@ def connected(address: str | None = None, runtime_env: Mapping[str, Any] | None 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     own = {} if where else {"include_dashboard": False}
     try:
-        ray.init(
-            address=where, runtime_env=_without_none(runtime_env), log_to_driver=False, logging_level="warning", **own
-        )
+        with _own_signal_handlers():
+            ray.init(
+                address=where,
+                runtime_env=None if runtime_env is None else dict(runtime_env),
+                log_to_driver=False,
+                logging_level="warning",
+                **own,
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(
