@@ -70,3 +70,10 @@ def test_an_embedding_with_rows_to_spare_trains(tmp_path: Path) -> None:
              "evaluation.every=0"]  # fmt: skip
     train(resolve(words=words), tmp_path / "run")
     assert rows(tmp_path / "run", "train")[0]["tokens"] > 0
+
+
+def test_a_phrase_that_the_tokenizer_cannot_write_is_refused() -> None:
+    recipe = resolve(words=["recipe.interruption_phrase=stop</think>"]).recipe
+    with pytest.raises(InputError, match=r"recipe\.interruption_phrase: the model's tokenizer has no 's' 't' 'o' 'p' "):
+        length_limits(recipe, small_tokenizer())
+    length_limits(resolve().recipe, small_tokenizer())

@@ -8,6 +8,7 @@ from scalerl.engines.length_control import LengthLimits
 from scalerl.errors import InputError
 from scalerl.recipe.length import Interruption
 from scalerl.recipe.recipe import Recipe
+from scalerl.tasks.encoding import PromptEncoder
 
 
 def length_limits(recipe: Recipe, tokenizer: Any, also_ending: tuple[int, ...] = ()) -> LengthLimits:
@@ -30,6 +31,7 @@ def length_limits(recipe: Recipe, tokenizer: Any, also_ending: tuple[int, ...] =
             f"recipe.thinking_end = {recipe.thinking_end!r}: it must be one token of the model's tokenizer, which "
             f"writes it with {len(closing)}; for a model that does not think set recipe.length_control = none"
         )
+    PromptEncoder(tokenizer).check(recipe.interruption_phrase, "recipe.interruption_phrase")
     plan = Interruption.of(recipe, _ids(tokenizer, recipe.interruption_phrase))
     assert plan is not None  # it interrupts
     if closing[0] not in plan.phrase:

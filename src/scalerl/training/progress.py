@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 Row = Mapping[str, Any]
+_REASONS = {"evaluation skipped": "the one before it still waits; if this goes on, raise evaluation.every"}
 _LINE_EVERY = 5.0
 """Seconds between two lines about steps, where there is no terminal; evaluations and events are always told."""
 
@@ -207,8 +208,8 @@ def _brief(reason: str) -> str:
 
 
 def _event(row: Row) -> str:
-    reason = f" ({row['reason']})" if row.get("reason") else ""
-    return f"step {row['step']}: {row['event']}{reason}"
+    reason = row.get("reason") or _REASONS.get(row["event"], "")
+    return f"step {row['step']}: {row['event']}" + (f" ({reason})" if reason else "")
 
 
 def _duration(seconds: float) -> str:
