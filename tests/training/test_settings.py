@@ -64,6 +64,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("recipe:\n  temperature: 0\n", 2, ["recipe.temperature = 0", "above 0"]),
         ("recipe:\n  top_p: 0.9\n", 2, ["recipe.top_p", "only valid one in training is 1"]),
         ("engines:\n  slots: many\n", 2, ["engines.slots = 'many'", "number"]),
+        ("engines:\n  slots: 5000\n", 2, ["engines.slots = 5000: at most 4,608 rollouts are ever under way"]),
         ("engines:\n  slots: 2.5\n", 2, ["the nearest is 2"]),
         ("engines: 3\n", 1, ["engines holds settings of its own", "engines.launch"]),
         ("seed: 1\nseed: 2\n", 2, ["seed", "twice"]),

@@ -174,6 +174,12 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
         ControllerSettings(settings.steps, capacity=engines.capacity).check(settings.recipe)
     except InputError as error:
         raise InputError(f"{sources.place('engines.capacity')}: engines.{error}") from error
+    under_way = (settings.recipe.max_staleness + 1) * settings.recipe.batch_size
+    if engines.slots > max(1024, under_way):
+        raise InputError(
+            f"{sources.place('engines.slots')}: engines.slots = {engines.slots}: at most {under_way:,} rollouts are "
+            "ever under way, and each slot takes memory; set it to that or less"
+        )
     half = max(1, (os.cpu_count() or 2) // 2)
     launch = engines.launch if engines.launch != "auto" else "inline" if lockstep else "process"
     if launch == "inline" and engines.trainers > 1:
