@@ -41,8 +41,8 @@ SIGNATURES = {  # i: int, f: float, p: tensor or None; in the order of the file'
 _TYPES: dict[str, Any] = {"i": ctypes.c_int64, "f": ctypes.c_float, "p": ctypes.c_void_p}
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _FLAGS = (
-    "-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
-    "-Wno-psabi",
+    "-O3", "-march=native", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=fast", "-Wno-psabi",
 )  # fmt: skip
 _WIDE = "-mprefer-vector-width=512"
 _log = logging.getLogger(__name__)
