@@ -77,3 +77,12 @@ def test_a_phrase_that_the_tokenizer_cannot_write_is_refused() -> None:
     with pytest.raises(InputError, match=r"recipe\.interruption_phrase: the model's tokenizer has no 's' 't' 'o' 'p' "):
         length_limits(recipe, small_tokenizer())
     length_limits(resolve().recipe, small_tokenizer())
+
+
+def test_a_task_that_cannot_be_is_refused_before_the_warm_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALERL_CACHE", str(tmp_path / "cache"))
+    made = resolve(words=["task={name: file, path: nowhere.jsonl}"])
+    with pytest.raises(InputError, match=r"nowhere\.jsonl: no such file"):
+        origin(made, tmp_path, lambda *_: pytest.fail("it has begun"))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalerl.cache import cache_folder
 from scalerl.engines.model import build_model, export_model, load_model
 from scalerl.errors import InputError
+from scalerl.tasks.registry import build_task
 from scalerl.tasks.tokenizer import load_tokenizer, small_tokenizer
 from scalerl.training.settings import Settings
-from scalerl.training.warm_start import Progress, warm_start
+from scalerl.training.warm_start import Progress, content_hash, warm_start
 
 INITIAL = "initial-model"
 
@@ -36,6 +38,8 @@ def origin(settings: Settings, directory: Path, progress: Progress = lambda *_: 
     """
     model = settings.model
     if model.warm_start is not None:
+        if not (cache_folder() / "warm-start" / content_hash(model.warm_start) / "config.json").is_file():
+            _check_task(settings)
         folder = warm_start(model.warm_start, progress=progress)
     elif model.config is not None:
         folder = directory / INITIAL
@@ -50,6 +54,12 @@ def origin(settings: Settings, directory: Path, progress: Progress = lambda *_: 
             )
     tokenizer = _tokenizer(settings, folder)
     return Origin(folder, tokenizer, _end_tokens(folder))
+
+
+def _check_task(settings: Settings) -> None:
+    """Refuse a task that cannot be now, rather than after the minutes of a warm start."""
+    task = build_task(settings.task, _tokenizer(settings, Path()), settings.folder)
+    getattr(task, "close", lambda: None)()
 
 
 def vocabulary_fits(model: Any, tokenizer: Any) -> None:
