@@ -1,6 +1,6 @@
 """A `vllm serve` that exists already, by its URL: token ids in, token ids out, and vLLM's own endpoints for RL.
 
-    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --skip-tokenizer-init --generation-config vllm \\
+    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --tokens-only --generation-config vllm \\
         --logprobs-mode processed_logprobs --hf-overrides '{"head_dtype": "float32"}' \\
         --weight-transfer-config '{"backend": "scalerl"}'
 
@@ -52,6 +52,7 @@ class VLLMServer:
         try:
             _check(self.url, await self._get("/server_info?config_format=json"), self.settings)
             await self._post("/update_weight_version", {"new_version": str(version)})
+            await self.complete(TokenRequest((0,), 1, (), 1.0, "probe"), lambda: None)
         except EngineDied as error:
             raise InputError(
                 f"engines.vllm.url = {self.url}: {error}; start it with VLLM_SERVER_DEV_MODE=1 and the options that "

@@ -30,14 +30,14 @@ BACKEND = "scalerl"
 SAMPLED_COLUMNS = 8
 """Of each matrix; other ones for every version."""
 PARENT = "SCALERL_VLLM_PARENT"
-"""Environment variable: process that vLLM's engine must not outlive."""
+"""Environment variable: the process whose engine this is; none of vLLM's below it outlives its own parent."""
 MARK = "weights do not fit:"
 _SHARED_MEMORY = Path("/dev/shm")
 
 
 def register() -> None:
     """Make the workers' side known to vLLM; vLLM may call this several times."""
-    if os.environ.get(PARENT) == str(os.getppid()):
+    if os.environ.get(PARENT, str(os.getpid())) != str(os.getpid()):
         threading.Thread(target=_end_with_parent, daemon=True).start()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
@@ -46,7 +46,7 @@ def register() -> None:
 
 
 def _end_with_parent() -> None:
-    """A generator that is killed cannot end its engine, whose workers end with it."""
+    """A generator that is killed cannot end its engine, nor that its workers, which may be in the middle of a step."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
