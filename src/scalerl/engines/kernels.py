@@ -1,6 +1,6 @@
 """Compiled passes over memory (`kernels.cpp`) for what surrounds the matmuls of a small model on CPUs.
 
-The file is compiled once for a machine, in about two seconds, and kept below the user's cache; processes that start
+The file is compiled once for a machine, in some five seconds, and kept below the user's cache; processes that start
 later load it. Where there is no C++ compiler, or with SCALERL_KERNELS=0, `kernels` gives None and its callers use
 torch's operations; so they do where the compiled result, compared with the model's own, disagrees.
 """
