@@ -77,6 +77,7 @@ bench-training: setup
 	$(BIN)/python bench/decode.py
 	$(BIN)/python bench/overlap.py
 	$(BIN)/python bench/head.py
+	$(BIN)/python bench/ranks.py
 
 # TRL lives in an environment of its own, so that what it wants changes nothing here.
 .venv-trl/.ready: pyproject.toml constraints.txt
