@@ -1,14 +1,16 @@
-"""The helpers of the other tests, and as many Ray CPUs as the tests ask for, whatever the machine has."""
+"""The helpers of the other tests, for the workers that Ray starts too."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-for folder in ("training", "engines", "pipeline"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+FOLDERS = [str(Path(__file__).parents[1] / name) for name in ("cluster", "training", "engines", "pipeline")]
+sys.path[:0] = FOLDERS
+os.environ["PYTHONPATH"] = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
 
 
 def pytest_configure(config: pytest.Config) -> None:

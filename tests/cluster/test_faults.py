@@ -231,7 +231,7 @@ def test_a_run_survives_everything(driver: Driver, nodes: Nodes) -> None:
     trained = driver.rows("train")
     last = trained[-1]["step"]
     assert [row["step"] for row in trained] == list(range(1, last + 1))
-    groups = [group for row in trained for group in row["group_ids"]]
+    groups = [group for row in trained for group in row["group_ids"].split()]
     assert len(groups) == len(set(groups)) == P * last  # each trained once
     assert all(row["rollouts"] == P * G for row in trained)
     assert max(int(staleness) for row in trained for staleness in row["staleness_histogram"]) <= K

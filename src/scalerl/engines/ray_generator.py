@@ -60,10 +60,12 @@ class GeneratorHost:
         self._thread = threading.Thread(target=self._work, args=(factory, arguments, threads), daemon=True)
         self._thread.start()
 
+    @ray.method(concurrency_group="obey")  # type: ignore[untyped-decorator]
     def obey(self, command: str, *arguments: Any) -> None:
         """Hand the loop a command."""
         self._mailbox.commands.put((command, arguments))
 
+    @ray.method(concurrency_group="take")  # type: ignore[untyped-decorator]
     def take(self) -> list[tuple[str, Any]]:
         """Messages of the loop; waits a little for the first."""
         found: list[tuple[str, Any]] = []
@@ -148,10 +150,10 @@ class RayGenerator:
         ray.kill(self._actor)
 
     def _take(self) -> Any:
-        return self._actor.take.options(concurrency_group="take").remote()
+        return self._actor.take.remote()
 
     def _tell(self, command: str, *arguments: Any) -> None:
-        self._actor.obey.options(concurrency_group="obey").remote(command, *arguments)
+        self._actor.obey.remote(command, *arguments)
 
 
 def reason(error: Exception) -> str:

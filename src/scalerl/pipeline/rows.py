@@ -30,7 +30,8 @@ def train_row(
         "train_pass_rate": info.pop("pass_rate"),  # the bare name is that of the held-out score, in rows of kind eval
         "effective_batch": info["trained_rollouts"],
         "dropped_prompts": info["prompts_all_correct"] + info["prompts_all_wrong"] if filtered else 0.0,
-        "group_ids": [entry.group_id for entry in entries],  # whoever asks can see that none was trained twice
+        # Whoever asks can see that none was trained twice. As text, for it is no curve.
+        "group_ids": " ".join(str(entry.group_id) for entry in entries),
         "staleness_histogram": staleness_histogram(entries, batch.policy_version),
         "prompts_retired": sampler.retired,
         "prompts_total": sampler.total,
