@@ -12,10 +12,10 @@ from tiny_models import random_batch, tiny
 
 from scalerl.engines.fsdp import FSDPTrainer
 from scalerl.engines.model import named_tensors
-from scalerl.engines.ranks import RankGroup, TrainerRanks
+from scalerl.engines.ranks import RankGroup, TrainerRanks, joined
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.engines.weights import SharedWeights
-from scalerl.errors import EngineDied
+from scalerl.errors import EngineDied, InputError
 
 SETTINGS = TrainerSettings(learning_rate=1e-3, compute="fp32", epsilon=1e-6)
 
@@ -85,6 +85,16 @@ def test_ranks_step_publish_save_and_survive_the_death_of_one(
     assert_published(trainer, inline)
     with pytest.raises(EngineDied, match="trainer rank 1: ZeroDivisionError: no luck on rank 1; see "):
         trainer.call("fail", 1)
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with (
+        pytest.raises(InputError, match=r"engines\.trainers = 2: each needs a GPU of its own, and this machine has 1"),
+        joined(0, 2, f"file://{tmp_path}/meeting"),
+    ):
+        pass
 
 
 @pytest.mark.slow

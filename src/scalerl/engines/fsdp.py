@@ -36,7 +36,8 @@ class FSDPTrainer(TorchTrainer):
         if not dist.is_initialized():
             raise RuntimeError("a sharded trainer is one of several ranks: enter ranks.joined first")
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+        gpu = torch.cuda.is_available()
+        self.device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
         super().__init__(model, settings, reference)
         self._for_checkpoints = dist.new_group(backend="gloo")  # a step's collectives must not meet a checkpoint's
 
@@ -72,11 +73,11 @@ class FSDPTrainer(TorchTrainer):
 
     def _resolve(self, compute: str) -> Literal["fp32", "bf16"]:
         if compute == "auto":
-            compute = "bf16" if self.device != "cpu" else "fp32"
+            compute = "bf16" if self.device.type == "cuda" else "fp32"
         return "bf16" if compute == "bf16" and self._dtype != torch.float64 else "fp32"
 
     def _bodies(self) -> tuple[Any, Any]:
-        bf16, kind = self.compute == "bf16", torch.device(self.device).type
+        bf16, kind = self.compute == "bf16", self.device.type
         policy = shard(self.model, self.settings, bf16, kind)
         return policy, None if self.reference is None else shard(self.reference, self.settings, bf16, kind)
 
@@ -85,7 +86,7 @@ class FSDPTrainer(TorchTrainer):
         most = torch.tensor(len(own))
         dist.all_reduce(most, dist.ReduceOp.MAX)
         own += [empty()] * (int(most) - len(own))
-        return (part.to(torch.device(self.device)) for part in own)
+        return (part.to(self.device) for part in own)
 
     def _logprobs(self, model: nn.Module, body: Any, part: MicroBatch) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = body.logprobs(part)

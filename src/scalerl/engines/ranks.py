@@ -22,7 +22,7 @@ from scalerl.engines.commands import carry_out
 from scalerl.engines.process import EngineProcess, TrainerProcess
 from scalerl.engines.serve import run_child
 from scalerl.engines.weights import SharedWeights
-from scalerl.errors import EngineDied
+from scalerl.errors import EngineDied, InputError
 
 _PATIENCE = timedelta(days=7)
 """For a collective. Ranks wait in one while generators work; that one has died is seen by its closed pipe."""
@@ -36,10 +36,17 @@ def joined(rank: int, ranks: int, rendezvous: str) -> Iterator[None]:
     """Be one of `ranks` within: NCCL between GPUs, one a rank, and gloo between CPUs.
 
     Args:
-        rendezvous: of `torch.distributed.init_process_group`, such as file:///shared/new-file or tcp://host:port.
+        rendezvous: of `torch.distributed.init_process_group`, such as file:///new-file on one machine or
+            tcp://host:port.
+
+    Raises:
+        InputError: more ranks on one machine than it has GPUs.
     """
     backend = "gloo"
     if torch.cuda.is_available():
+        gpus = torch.cuda.device_count()
+        if rendezvous.startswith("file:") and ranks > gpus:
+            raise InputError(f"engines.trainers = {ranks}: each needs a GPU of its own, and this machine has {gpus}")
         torch.cuda.set_device(rank % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, rendezvous, _PATIENCE, ranks, rank)
