@@ -260,3 +260,20 @@ def test_seeds_repeat_what_is_drawn(generator: VLLMGenerator) -> None:
         drawn.append([r.token_ids.tolist() for r in run(generator, THINK, prompts(6))])
     generator._seeded = False
     assert drawn[0] == drawn[1]
+
+
+def test_vllm_takes_what_its_own_transfers_between_gpus_are_told(model: Any) -> None:
+    """As far as a machine without one can tell."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+    from scalerl.engines.vllm_device_transfer import Moved, sender_info
+
+    for kind in ("ipc", "nccl"):
+        assert sender_info(kind, 2).backend == kind
+        assert kind in WeightTransferTrainerFactory._registry
+    moved = Moved(torch.device("cpu"), torch.bfloat16)
+    moved.source = source(model)
+    sent = dict(moved)
+    assert [(m.name, m.dtype, tuple(m.shape)) for m in moved.metadata()] == [
+        (name, torch.bfloat16, tuple(tensor.shape)) for name, tensor in sent.items()
+    ]

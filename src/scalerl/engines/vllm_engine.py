@@ -38,6 +38,7 @@ class VLLMEngine:
     ) -> None:
         self.folder, self.settings, self.options, self.dtype, self.threads = folder, settings, options, dtype, threads
         self._llm: Any = None
+        self._devices: Any = None
         self._numbers = itertools.count()
 
     async def open(self, version: int) -> None:
@@ -47,6 +48,7 @@ class VLLMEngine:
             InputError: vLLM is not installed, or refuses the model or the settings.
         """
         _prepare_environment(self.threads)
+        self._loop = asyncio.get_running_loop()
         try:
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
@@ -78,16 +80,19 @@ class VLLMEngine:
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",
             "hf_overrides": {"head_dtype": "float32"} if settings.fp32_head else {"head_dtype": "model"},
-            "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
+            "weight_transfer_config": WeightTransferConfig(
+                backend=BACKEND if options.transfer == "shared" else options.transfer
+            ),
             "disable_log_stats": True,
         }
         return arguments | ({"block_size": _CPU_BLOCK, "enforce_eager": True} if on_cpu else {})
 
     async def complete(self, request: TokenRequest, started: Started) -> Completion:
         """As the protocol's; `EngineDied` where the engine is gone."""
+        from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        prompt: Any = {"prompt_token_ids": list(request.token_ids), "cache_salt": request.salt}
+        prompt = tokens_input(list(request.token_ids), cache_salt=request.salt)
         output: Any = None
         try:
             async for latest in self._llm.generate(prompt, _sampling(request), f"r{next(self._numbers)}"):
@@ -103,24 +108,41 @@ class VLLMEngine:
         versions = [int(s.version) for s in completion.weight_versions for _ in range(s.end - s.start)]
         return Completion(list(completion.token_ids), logprobs, versions)
 
-    def stage(self, version: int, source: WeightSource) -> SharedFile:
-        """Write the weights to shared memory."""
+    def stage(self, version: int, source: WeightSource) -> SharedFile | WeightSource:
+        """Write the weights to shared memory; between GPUs they go as they are."""
         import torch
 
+        if self.options.transfer != "shared":
+            return source
         return write_shared(version, source, getattr(torch, self.dtype), self.options.check)
 
     async def pause(self) -> None:
         """Clearing the cache, which is the default, would recompute every running rollout under new weights."""
         await self._llm.pause_generation(mode="keep", clear_cache=False)
 
-    async def load(self, version: int, staged: SharedFile) -> None:
+    async def load(self, version: int, staged: SharedFile | WeightSource) -> None:
         """Raises `ScaleRLError`, naming the tensor, where the model does not hold what was sent."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        with staged, transfer_failure(version):
-            await self._llm.start_weight_update()
-            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=staged.info))
-            await self._llm.finish_weight_update(str(version))
+        with transfer_failure(version):
+            if isinstance(staged, SharedFile):
+                with staged:
+                    await self._llm.start_weight_update()
+                    await self._llm.update_weights(WeightTransferUpdateRequest(update_info=staged.info))
+                    await self._llm.finish_weight_update(str(version))
+            else:
+                await asyncio.to_thread(self._device_transfer().send, staged)
+                await self._llm.update_weight_version(str(version))
+
+    def _device_transfer(self) -> Any:
+        import torch
+
+        from scalerl.engines.vllm_device_transfer import DeviceTransfer
+
+        if self._devices is None:
+            options, dtype = self.options, getattr(torch, self.dtype)
+            self._devices = DeviceTransfer(self._llm, self._loop, options.transfer, options.tensor_parallel, dtype)
+        return self._devices
 
     async def resume(self) -> None:
         """As the protocol's."""

@@ -26,7 +26,7 @@ class VLLMOptions:
     tensor_parallel: int = 1
     gpu_memory: float = 0.9
     kv_cache_gib: float | None = None
-    check: Literal["sampled", "full", "off"] = "sampled"
+    check: Literal["sampled", "full", "none"] = "sampled"
     transfer: Literal["shared", "ipc", "nccl"] = "shared"
 
     def __post_init__(self) -> None:
@@ -38,9 +38,13 @@ class VLLMOptions:
             raise InputError(f"kv_cache_gib = {self.kv_cache_gib}: it must be above 0")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise InputError(f"url = {self.url!r}: it must begin with http:// or https://")
-        if self.transfer != "shared" and self.check != "off":
+        if self.transfer != "shared" and self.check != "none":
             raise InputError(
-                f"check = {self.check!r}: what transfer = {self.transfer} brings cannot be compared; set it to 'off'"
+                f"check = {self.check!r}: what transfer = {self.transfer} brings cannot be compared; set it to 'none'"
+            )
+        if self.transfer == "ipc" and self.tensor_parallel > 1:
+            raise InputError(
+                f"transfer = 'ipc': it reaches one GPU, tensor_parallel = {self.tensor_parallel}; use nccl"
             )
         if self.transfer != "shared" and self.url is not None:
             raise InputError(

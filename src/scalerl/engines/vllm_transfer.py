@@ -74,7 +74,7 @@ def write_shared(version: int, source: WeightSource, dtype: torch.dtype, check: 
     """Copy weights to shared memory.
 
     Args:
-        dtype: of floating-point tensors. check: "sampled" or "full": digests of that much go along; "off": none.
+        dtype: of floating-point tensors. check: "sampled" or "full": digests of that much go along; "none": none.
 
     Raises:
         ScaleRLError: the memory is full.
@@ -93,7 +93,7 @@ def write_shared(version: int, source: WeightSource, dtype: torch.dtype, check: 
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         shutil.rmtree(folder, ignore_errors=True)
         raise ScaleRLError(f"{folder.parent}: {size / 2**20:.0f} MiB of weights do not go there ({error})") from error
-    digests = {} if check == "off" else {n: digest(t, columns(t.shape, version, check)) for n, t in tensors.items()}
+    digests = {} if check == "none" else {n: digest(t, columns(t.shape, version, check)) for n, t in tensors.items()}
     return SharedFile(folder, {"path": path, "version": version, "check": check, "digests": digests})
 
 

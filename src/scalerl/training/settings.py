@@ -180,6 +180,10 @@ class EngineSettings:
         for name, (least, most) in ranges.items():
             if getattr(self, name) is not None:
                 _within(name, getattr(self, name), least, most)
+        if self.vllm.url is not None and self.generator != "vllm":
+            raise InputError(f"generator = {self.generator!r}: vllm.url names a server; set it to 'vllm'")
+        if self.vllm.url is not None and self.generators > 1:
+            raise InputError(f"generators = {self.generators}: a server at vllm.url is one; set it to 1")
 
 
 @dataclass(frozen=True)
