@@ -66,7 +66,7 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def test_a_killed_generator_takes_its_engine_along_and_comes_back(folder: Path, tmp_path: Path) -> None:
+def test_a_killed_generator_takes_its_engine_along(folder: Path, tmp_path: Path) -> None:
     model = build_model(QWEN, seed=1)
     weights = SharedWeights(named_tensors(model), 5)
     weights.publish(3, named_tensors(model))
