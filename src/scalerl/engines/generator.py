@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ class TorchGenerator:
         self._layer_types = set(getattr(model.config, "layer_types", None) or ["full_attention"])
         self._poisoned = False
         self._head = self._cast_head()
-        self.tokens_generated = self.tokens_prefilled = self.decode_steps = 0
+        self.tokens_generated = self.tokens_prefilled = self.decode_steps = self.updates = 0
+        self.update_pause = 0.0
 
     def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
         """Queue one rollout for each (group_id, prompt).
@@ -121,6 +123,8 @@ class TorchGenerator:
             "tokens_generated": self.tokens_generated,
             "tokens_prefilled": self.tokens_prefilled,
             "decode_steps": self.decode_steps,
+            "updates": self.updates,
+            "seconds_update_pause": self.update_pause,
         }
 
     def reseed(self, seed: int) -> None:
@@ -165,7 +169,7 @@ class TorchGenerator:
     def _take_over_weights(self) -> None:
         if self._pending is None:
             return
-        version, source = self._pending
+        started, (version, source) = time.perf_counter(), self._pending
         self._pending = None
         for name, tensor in source:
             weight = self._weights[name]
@@ -178,6 +182,8 @@ class TorchGenerator:
         self._head = self._cast_head()
         if self._fused is not None:
             self._fused.refold()
+        self.updates += 1
+        self.update_pause += time.perf_counter() - started
 
     def _refill(self) -> None:
         free = np.flatnonzero(~self._slots.active)[: len(self._queue)]

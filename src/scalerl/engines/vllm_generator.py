@@ -101,11 +101,11 @@ class VLLMGenerator:
         """
         started = time.perf_counter()
         staged = self.engine.stage(version, source)
-        self.update_copy = time.perf_counter() - started
+        self.update_copy += time.perf_counter() - started
         self._call(self._update(version, staged))
 
     def state(self) -> Mapping[str, Any]:
-        """Counters for the ledger and for balancing; of updates, the last one's pause and copy in seconds."""
+        """Counters for the ledger and for balancing; of all updates together, the seconds paused and the seconds copied."""
         return {
             "version": self.version,
             "running": len(self._jobs),
@@ -178,7 +178,7 @@ class VLLMGenerator:
         await self.engine.load(version, staged)
         self.version = version
         await self.engine.resume()
-        self.update_pause = time.perf_counter() - started
+        self.update_pause += time.perf_counter() - started
         self.updates += 1
         self._updating = False
         self._fill()

@@ -48,9 +48,18 @@ def train_row(
 
 
 def fleet_counts(generator: Mapping[str, Any]) -> dict[str, Any]:
-    """What a fleet of generators says in its `state()`; nothing of a single one."""
-    names = {"engines_up": "generators_up", "asked_again": "rollouts_asked_again", "late": "rollouts_late"}
-    return {name: generator[own] for own, name in names.items() if own in generator}
+    """What generators say in their `state()`, each as far as it knows it.
+
+    `seconds_update_pause` is the mean time that an update of the weights has kept a generator from decoding.
+    """
+    names = {
+        "engines_up": "generators_up", "asked_again": "rollouts_asked_again", "late": "rollouts_late",
+        "restarted": "rollouts_restarted",
+    }  # fmt: skip
+    row = {name: generator[own] for own, name in names.items() if own in generator}
+    if generator.get("updates"):
+        row["seconds_update_pause"] = generator["seconds_update_pause"] / generator["updates"]
+    return row
 
 
 def staleness_histogram(entries: Sequence[Entry], version: int) -> dict[str, int]:
