@@ -37,6 +37,19 @@ def gradients(kind: str, dtype: torch.dtype, batch: Batch, changes: dict[str, An
     return {n: whole(p.grad) for n, p in made.model.named_parameters() if p.grad is not None}, stats
 
 
+def gradients_from_rank_0(kind: str, dtype: torch.dtype, batch: Batch, changes: dict[str, Any]) -> Any:
+    """The same, where rank 0 alone has weights."""
+    settings = TrainerSettings(**({"compute": "fp32"} | changes))
+    models = [tiny(kind, dtype, seed) for seed in (0, 5)]
+    if dist.get_rank() > 0:
+        models = [model.to("meta") for model in models]
+        for model in models:
+            model.tie_weights()  # type: ignore[operator]  # `to` has torn them apart
+    made = FSDPTrainer(models[0], settings, models[1] if settings.kl_coefficient else None)
+    stats = made.accumulate(batch)
+    return {n: whole(p.grad) for n, p in made.model.named_parameters() if p.grad is not None}, stats
+
+
 def logprobs(kind: str, dtype: torch.dtype, batch: Batch, changes: dict[str, Any]) -> tuple[Tensor, bool]:
     """Of a batch; and whether the weights can still be read as shards."""
     made = trainer(kind, dtype, **changes)

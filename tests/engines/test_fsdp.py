@@ -32,11 +32,13 @@ def single(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Tor
     return TorchTrainer(tiny(kind, dtype), settings, tiny(kind, dtype, seed=5) if settings.kl_coefficient else None)
 
 
-def assert_same_gradients(pool: RankPool, kind: str, dtype: torch.dtype, batch: Batch, **changes: Any) -> None:
+def assert_same_gradients(
+    pool: RankPool, kind: str, dtype: torch.dtype, batch: Batch, find: Any = rank_checks.gradients, **changes: Any
+) -> None:
     one = single(kind, dtype, **changes)
     expected = one.accumulate(batch)
     largest = max(float(p.grad.abs().max()) for p in one.model.parameters() if p.grad is not None)
-    for found, stats in pool.run(rank_checks.gradients, kind, dtype, batch, changes):
+    for found, stats in pool.run(find, kind, dtype, batch, changes):
         for name, parameter in one.model.named_parameters():
             difference = float((found[name] - parameter.grad).abs().max())
             assert difference <= TOLERANCE[dtype] * largest, name
@@ -54,6 +56,12 @@ def assert_same_statistics(found: dict[str, float], expected: dict[str, float], 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_gradients_and_statistics_are_those_of_one_process(pool: RankPool, kind: str, dtype: torch.dtype) -> None:
     assert_same_gradients(pool, kind, dtype, random_batch(1), micro_batch_tokens=40, temperature=0.7, clip=(None, 1.2))
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_it_is_enough_that_rank_0_has_the_weights(pool: RankPool, kind: str) -> None:
+    find = rank_checks.gradients_from_rank_0
+    assert_same_gradients(pool, kind, torch.float32, random_batch(8), find, kl_coefficient=0.5)
 
 
 @pytest.mark.parametrize("sequences", [1, 3, 5])

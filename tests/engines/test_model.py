@@ -11,6 +11,7 @@ from scalerl.engines.model import (
     build_model,
     checksum,
     count_parameters,
+    empty_model,
     export_model,
     head_weight,
     load_model,
@@ -92,3 +93,14 @@ def test_unusable_models_are_refused_with_a_reason(tmp_path: Path) -> None:
     granite = {k: v for k, v in DENSE.items() if k != "head_dim"} | {"model_type": "granite", "logits_scaling": 4.0}
     with pytest.raises(InputError, match="its logits are not hidden state x head"):
         build_model(granite)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_an_empty_model_has_all_but_the_values(kind: str, tmp_path: Path) -> None:
+    export_model(tiny(kind), tmp_path)
+    empty, full = empty_model(tmp_path), load_model(tmp_path)
+    assert all(tensor.is_meta for tensor in named_tensors(empty).values())
+    assert [(n, t.shape, t.dtype) for n, t in named_tensors(empty).items()] == [
+        (n, t.shape, t.dtype) for n, t in named_tensors(full).items()
+    ]
+    assert empty.training == full.training

@@ -33,10 +33,10 @@ def make_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = Fal
 
 def plain_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = False, compiled: bool = False) -> Body:
     """Hugging Face's own body, of any architecture."""
-    prepare(model, activation_checkpointing)
+    kind = next(model.parameters()).device.type
+    prepare(model, activation_checkpointing, kind)
     module: Any = body(model)
     run = torch.compile(module, dynamic=True) if compiled else module
-    kind = next(model.parameters()).device.type
 
     def forward(token_ids: Tensor, lengths: Tensor | None = None) -> Tensor:
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=bf16):
@@ -46,9 +46,10 @@ def plain_body(model: nn.Module, bf16: bool, activation_checkpointing: bool = Fa
     return forward
 
 
-def prepare(model: nn.Module, activation_checkpointing: bool) -> None:
-    """What must be set in a Hugging Face model before its own body is trained."""
-    _fp32_attention(model)
+def prepare(model: nn.Module, activation_checkpointing: bool, device: str) -> None:
+    """What must be set in a Hugging Face model before its own body is trained on "cpu" or "cuda"."""
+    if device == "cpu":
+        _fp32_attention(model)
     if activation_checkpointing:
         _recompute_activations(model)
 
@@ -98,7 +99,7 @@ def _recompute_activations(model: nn.Module) -> None:
 
 def _fp32_attention(model: nn.Module) -> None:
     """Keep attention in fp32 on CPUs: the backward pass of torch's bf16 kernel there is ten times slower."""
-    if next(model.parameters()).device.type != "cpu" or model.config._attn_implementation != "sdpa":  # type: ignore
+    if model.config._attn_implementation != "sdpa":  # type: ignore
         return
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward

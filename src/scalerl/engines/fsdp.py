@@ -32,7 +32,11 @@ class FSDPTrainer(TorchTrainer):
     """See `scalerl.protocols.Trainer`. `compute` "auto" is bf16 on GPUs and fp32 elsewhere."""
 
     def __init__(self, model: nn.Module, settings: TrainerSettings, reference: nn.Module | None = None) -> None:
-        """`model` is sharded in place; all ranks begin with the same weights, on the CPU."""
+        """`model` is sharded in place; all ranks have the same weights, on the CPU.
+
+        It is enough if rank 0 has them: elsewhere both models may be on the meta device, as `model.empty_model` makes
+        them.
+        """
         if not dist.is_initialized():
             raise RuntimeError("a sharded trainer is one of several ranks: enter ranks.joined first")
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()

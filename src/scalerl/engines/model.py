@@ -32,6 +32,16 @@ def load_model(path: str | Path, dtype: torch.dtype = torch.float32) -> nn.Modul
     return _ready(model, str(path))
 
 
+def empty_model(path: str | Path) -> nn.Module:
+    """The model of a folder in fp32, on the meta device: all but its values."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    make: Any = AutoModelForCausalLM.from_config
+    with torch.device("meta"):
+        model: nn.Module = make(AutoConfig.from_pretrained(path), dtype=torch.float32)
+    return model.eval()
+
+
 def build_model(config: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
     """Make a model with random weights.
 

@@ -13,14 +13,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from scalerl.engines.compute import prepare
 from scalerl.engines.head import token_logprobs
 from scalerl.engines.micro_batches import MicroBatch
-from scalerl.engines.model import body, head_weight
+from scalerl.engines.model import body, head_weight, named_tensors
 from scalerl.engines.trainer import TrainerSettings
 from scalerl.engines.weights import TensorSource
 from scalerl.errors import InputError
@@ -54,9 +56,10 @@ class ShardedPolicy(nn.Module):
 
 
 def shard(model: nn.Module, settings: TrainerSettings, bf16: bool, device: str) -> ShardedPolicy:
-    """Spread a model over all ranks, in place; every rank calls it with the same weights.
+    """Spread a model over all ranks, in place; every rank calls it.
 
     Args:
+        model: with the same weights on all ranks; or rank 0's counts, where any other's are on the meta device.
         bf16: the dtype that the layers compute in; else their own. device: "cpu" or "cuda".
 
     Raises:
@@ -65,25 +68,58 @@ def shard(model: nn.Module, settings: TrainerSettings, bf16: bool, device: str) 
     layers = getattr(body(model), "layers", None)
     if not isinstance(layers, nn.ModuleList):
         raise InputError(f"model_type {model.config.model_type}: no list of decoder layers to shard; use 1 trainer")  # type: ignore[union-attr]
-    prepare(model, settings.activation_checkpointing)
-    mesh = init_device_mesh(device, (torch.distributed.get_world_size(),))
+    prepare(model, settings.activation_checkpointing, device)
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    apart = torch.tensor(next(model.parameters()).is_meta)
+    dist.all_reduce(apart, dist.ReduceOp.MAX)
+    weights = {n: t.detach() for n, t in named_tensors(model).items()} if apart and dist.get_rank() == 0 else {}
     policy = ShardedPolicy(model, settings, bf16)
     low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in layers:
         if settings.compiled:
             layer.compile(dynamic=True)
+        _allocate(layer, device)
         fully_shard(
             layer,
             mesh=mesh,
             reshard_after_forward=settings.reshard_after_forward,
             mp_policy=low if bf16 else MixedPrecisionPolicy(),
         )
+    _allocate(policy, device)
     fully_shard(policy, mesh=mesh, reshard_after_forward=False)
+    if apart:
+        _hand_out(model, weights)
     for module in policy.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums
     return policy
+
+
+def _allocate(module: nn.Module, device: str) -> None:
+    """Memory, without values, for what is on the meta device; tied parameters stay one."""
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                if id(parameter) not in made:
+                    empty = torch.empty_like(parameter, device=device)
+                    made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+                part._parameters[name] = made[id(parameter)]
+        for name, buffer in part._buffers.items():
+            if buffer is not None and buffer.is_meta:
+                part._buffers[name] = torch.empty_like(buffer, device=device)
+
+
+@torch.no_grad()
+def _hand_out(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Rank 0's weights, tensor by tensor, to the shards of all; `weights` is empty on the others."""
+    for name, own in named_tensors(model).items():
+        if isinstance(own, DTensor):
+            whole = weights.pop(name, torch.empty(own.shape, dtype=own.dtype))
+            own.to_local().copy_(distribute_tensor(whole, own.device_mesh, own.placements).to_local())
+    for buffer in model.buffers():
+        dist.broadcast(buffer, 0)
 
 
 class ShardedSource(TensorSource):

@@ -11,7 +11,7 @@ from typing import Any
 
 from scalerl.engines.fleet import FleetSettings
 from scalerl.engines.generator import GeneratorSettings, TorchGenerator
-from scalerl.engines.model import export_model
+from scalerl.engines.model import empty_model, export_model
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.engines.vllm_engine import VLLMEngine
 from scalerl.engines.vllm_generator import VLLMGenerator
@@ -153,14 +153,16 @@ def make_trainer(folder: Path, settings: TrainerSettings) -> TorchTrainer:
 
     Where ranks have joined one another, each call makes one rank's.
     """
-    import torch
+    from torch import distributed
 
+    load: Callable[[Path], Any] = loaded
     made: type[TorchTrainer] = ExportingTrainer
-    if torch.distributed.is_initialized():
+    if distributed.is_initialized():
         from scalerl.engines.fsdp import FSDPTrainer
 
         made = FSDPTrainer
-    return made(loaded(folder), settings, loaded(folder) if settings.kl_coefficient else None)
+        load = loaded if distributed.get_rank() == 0 else empty_model  # rank 0 hands its weights out
+    return made(load(folder), settings, load(folder) if settings.kl_coefficient else None)
 
 
 def one_generator_only(settings: Settings, launch: str) -> None:
