@@ -4,7 +4,7 @@ It knows no algorithm beyond the loss it is given: advantages and weights come w
 so gradient accumulation is a plain sum. Master weights are fp32, or a learning rate of 5e-7 would be rounded away; the
 body may compute in bf16, the head's matmul does not.
 
-Left out on purpose: sharding over machines; a trainer that does it implements the same protocol.
+Left out on purpose: sharding over ranks, on CPUs or GPUs, which `fsdp.py` adds.
 """
 
 from __future__ import annotations
