@@ -15,12 +15,7 @@ from scalerl.training.train import train
 
 
 def test_a_run_in_actors_trains_evaluates_and_exports(tmp_path: Path) -> None:
-    own = settings(
-        "engines.launch=ray",
-        "engines.generators=2",
-        "engines.ray.generator={CPU: 0.3}",
-        "engines.ray.trainer={CPU: 0.5}",
-    )
+    own = settings("engines.launch=ray", "engines.generators=2")
     done = train(own, tmp_path)
     assert done.outcome.step == 6
     train_rows = rows(tmp_path, "train")

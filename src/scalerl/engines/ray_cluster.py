@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import signal
 import threading
@@ -15,18 +17,24 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from scalerl.errors import InputError
 
+_log = logging.getLogger(__name__)
+_SOON = 5.0
+"""Seconds after which whoever waits for room is told so."""
 Resources = Mapping[str, float]
 """Of one actor: CPU, GPU, and custom resources of the cluster."""
 
 
 @contextmanager
-def connected(address: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> Iterator[None]:
+def connected(
+    address: str | None = None, runtime_env: Mapping[str, Any] | None = None, cpus: float = 0
+) -> Iterator[None]:
     """Be a driver of a cluster within; one that is connected already stays so.
 
     Args:
         address: host:port, ray://host:port, or auto for the cluster of this machine; None: what RAY_ADDRESS names, else
             a new one on this machine, which ends with this process.
         runtime_env: of every actor, as Ray takes it.
+        cpus: that will be asked for; a new cluster has at least so many, whatever the machine has.
 
     Raises:
         InputError: there is no cluster at that address.
@@ -37,11 +45,11 @@ def connected(address: str | None = None, runtime_env: Mapping[str, Any] | None 
     where = address or os.environ.get("RAY_ADDRESS")
     # Usage reports would leave the machine; a dashboard costs a process that nobody here looks at.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    own = {} if where else {"include_dashboard": False}
+    own = {} if where else {"include_dashboard": False, "num_cpus": max(os.cpu_count() or 1, math.ceil(cpus))}
     try:
         with _own_signal_handlers():
             ray.init(
-                address=where,
+                address=where or "local",  # else Ray would look for one that was left running here
                 runtime_env=None if runtime_env is None else dict(runtime_env),
                 log_to_driver=False,
                 logging_level="warning",
@@ -50,8 +58,8 @@ def connected(address: str | None = None, runtime_env: Mapping[str, Any] | None 
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(
-            f"engines.ray.address = {where}: no Ray cluster answers ({reason}); start one with `ray start --head`, or "
-            "leave the address out for one on this machine"
+            f"engines.ray.address = {where}: no Ray cluster answers ({reason}); start one with `ray start --head`, "
+            "leave the address out for one on this machine, or set RAY_AUTH_MODE=token if that one asks for a token"
         ) from error
     try:
         yield
@@ -71,12 +79,15 @@ def reserved(actors: int, each: Resources, strategy: str, what: str, seconds: fl
     """
     group = placement_group([dict(each)] * actors, strategy=strategy)
     try:
-        if not group.wait(seconds):
-            raise InputError(
-                f"{what}: {actors} x {_said(each)} cannot be had within {seconds:g} s; the cluster has "
-                f"{_said(ray.cluster_resources(), each)}, free are {_said(ray.available_resources(), each)}: ask for "
-                "less, or add nodes"
-            )
+        if not group.wait(min(_SOON, seconds)):
+            has, free = _said(ray.cluster_resources(), each), _said(ray.available_resources(), each)
+            there = f"the cluster has {has}, free are {free}"
+            _log.warning("%s: waiting up to %g s for %d x %s; %s", what, seconds, actors, _said(each), there)
+            if not group.wait(max(seconds - _SOON, 0)):
+                raise InputError(
+                    f"{what}: {actors} x {_said(each)} cannot be had within {seconds:g} s; {there}: ask for less, "
+                    "or add nodes"
+                )
         yield group
     finally:
         remove_placement_group(group)

@@ -32,8 +32,10 @@ def launch_ray(ask: Launch) -> Engines:
 
     engines, folder = ask.settings.engines, ask.origin.folder
     cluster, closing = engines.ray, ask.closing
-    closing.enter_context(connected(cluster.address, cluster.runtime_env))
     evaluators = int(bool(ask.settings.evaluation.every))
+    cpus = (engines.generators + evaluators) * cluster.generator.get("CPU", 0)
+    cpus += engines.trainers * cluster.trainer.get("CPU", 0)
+    closing.enter_context(connected(cluster.address, cluster.runtime_env, cpus))
     pool = closing.enter_context(
         reserved(
             engines.generators + evaluators, cluster.generator, "SPREAD", "engines.ray.generator", cluster.wait_seconds
