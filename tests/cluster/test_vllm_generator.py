@@ -221,7 +221,7 @@ def test_what_was_submitted_but_not_begun_before_an_update_meets_none_either(gen
      "model.layers.1.mlp.down_proj.weight", "model.norm.weight"],
 )  # fmt: skip
 def test_a_value_that_changed_on_the_way_is_found(
-    generator: VLLMGenerator, model: Any, name: str, check: str, monkeypatch: pytest.MonkeyPatch
+    generator: VLLMGenerator, model: Any, name: str, check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real, engine = VLLMEngine.stage, generator.engine
     monkeypatch.setattr(engine, "options", VLLMOptions(check=check))  # type: ignore[arg-type]
@@ -231,6 +231,7 @@ def test_a_value_that_changed_on_the_way_is_found(
         tensors = load_file(staged.info["path"])
         tensors = {n: t.clone() for n, t in tensors.items()}
         tensors[name].view(-1)[-tensors[name].shape[-1] :] += 1e-3  # a row of a matrix
+        staged.info["path"] = str(tmp_path / "damaged")
         save_file(tensors, staged.info["path"])
         return staged
 

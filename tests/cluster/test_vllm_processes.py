@@ -56,7 +56,6 @@ def _nothing_survives() -> Iterator[None]:
     yield
     seen = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and "vllm" in _name(p).lower()]
     assert seen == []
-    assert not list(Path("/dev/shm").glob("scalerl-vllm-*"))
 
 
 def _name(process: psutil.Process) -> str:

@@ -105,7 +105,7 @@ class VLLMGenerator:
         self._call(self._update(version, staged))
 
     def state(self) -> Mapping[str, Any]:
-        """Counters for the ledger and for balancing; of all updates together, the seconds paused and the seconds copied."""
+        """Counters for the ledger and for balancing; seconds paused and seconds copied are of all updates together."""
         return {
             "version": self.version,
             "running": len(self._jobs),

@@ -10,7 +10,6 @@ import contextlib
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import tempfile
 import threading
@@ -32,7 +31,6 @@ SAMPLED_COLUMNS = 8
 PARENT = "SCALERL_VLLM_PARENT"
 """Environment variable: the process whose engine this is; none of vLLM's below it outlives its own parent."""
 MARK = "weights do not fit:"
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 def register() -> None:
@@ -54,20 +52,20 @@ def _end_with_parent() -> None:
 
 
 class SharedFile:
-    """Weights in shared memory; gone when the block ends.
+    """Weights in shared memory, without a name in any folder; gone when the block ends, or this process.
 
     Attributes:
         info: what the workers need, in plain values: path, version, check and the digest of each tensor.
     """
 
-    def __init__(self, folder: Path, info: dict[str, Any]) -> None:
-        self._folder, self.info = folder, info
+    def __init__(self, handle: int, info: dict[str, Any]) -> None:
+        self._handle, self.info = handle, info
 
     def __enter__(self) -> SharedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._handle)
 
 
 def write_shared(version: int, source: WeightSource, dtype: torch.dtype, check: str) -> SharedFile:
@@ -85,16 +83,20 @@ def write_shared(version: int, source: WeightSource, dtype: torch.dtype, check: 
         name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
         for name, tensor in source
     }
-    folder = Path(tempfile.mkdtemp(prefix="scalerl-vllm-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None))
-    path = str(folder / "weights.safetensors")
-    try:
-        save_file(tensors, path)
-    except Exception as error:
-        size = sum(t.numel() * t.element_size() for t in tensors.values())
-        shutil.rmtree(folder, ignore_errors=True)
-        raise ScaleRLError(f"{folder.parent}: {size / 2**20:.0f} MiB of weights do not go there ({error})") from error
+    with tempfile.TemporaryDirectory(prefix="scalerl-", dir=_memory()) as folder:
+        try:
+            save_file(tensors, Path(folder) / "weights")
+        except Exception as error:
+            size = sum(t.numel() * t.element_size() for t in tensors.values()) / 2**20
+            raise ScaleRLError(f"{folder}: {size:.0f} MiB of weights do not go there ({error})") from error
+        handle = os.open(Path(folder) / "weights", os.O_RDONLY)  # keeps what has no name any more
+    path = f"/proc/{os.getpid()}/fd/{handle}"
     digests = {} if check == "none" else {n: digest(t, columns(t.shape, version, check)) for n, t in tensors.items()}
-    return SharedFile(folder, {"path": path, "version": version, "check": check, "digests": digests})
+    return SharedFile(handle, {"path": path, "version": version, "check": check, "digests": digests})
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 def columns(shape: tuple[int, ...], version: int, check: str) -> list[int] | None:
