@@ -209,7 +209,7 @@ class GeneratorProcess:
         return lost
 
     def close(self) -> None:
-        self.engine.stop()
+        self.engine.stop(grace=15.0)  # its generator may have processes of its own to end
 
 
 class TrainerProcess:

@@ -7,6 +7,7 @@ round trip.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -23,6 +24,8 @@ from scalerl.types import Prompt, Rollout
 
 _TAKE_SECONDS = 1.0
 """How long the actor waits for news before it answers that there is none."""
+_LEAVE_SECONDS = 12.0
+"""How long a generator has to end what it started, before the actor is killed."""
 
 
 class Mailbox:
@@ -77,6 +80,10 @@ class GeneratorHost:
             if not found and self._failure:
                 raise ScaleRLError(self._failure) from None
             return found
+
+    def leave(self) -> None:
+        """Return when the loop has ended, as it was told to."""
+        self._thread.join(_LEAVE_SECONDS)
 
     def _work(self, factory: Callable[..., Any], arguments: Sequence[Any], threads: int) -> None:
         import torch
@@ -146,7 +153,10 @@ class RayGenerator:
         return time.monotonic() - self._heard
 
     def close(self) -> None:
-        """End the actor."""
+        """End the actor, after its generator where that answers: it may have processes of its own to end."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            self._tell("stop")
+            ray.wait([self._actor.leave.options(concurrency_group="obey").remote()], timeout=_LEAVE_SECONDS)
         ray.kill(self._actor)
 
     def _take(self) -> Any:

@@ -21,6 +21,8 @@ from scalerl.protocols import WeightSource
 
 _RARELY = 1 << 30
 """Tokens between two outputs of a request: its first, which tells that it has started, and its last."""
+_SHUTDOWN_SECONDS = 10.0
+"""It takes six of them, and then nothing of it is left in shared memory."""
 _CPU_BLOCK = 32
 """Tokens of a block of the KV cache, the fewest that vLLM's CPU attention takes: short prompts are shared too."""
 
@@ -152,7 +154,7 @@ class VLLMEngine:
         """As the protocol's."""
         if self._llm is not None:
             llm, self._llm = self._llm, None
-            await asyncio.to_thread(llm.shutdown, 0.0)  # killed at once: it has nothing to save
+            await asyncio.to_thread(llm.shutdown, _SHUTDOWN_SECONDS)
 
 
 def _sampling(request: TokenRequest) -> Any:
