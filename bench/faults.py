@@ -3,8 +3,8 @@
     python bench/faults.py [--seeds 3] [--steps 60] [--every 6] [--out demo/faults]
 
 Each seed is run twice, on two generators and a trainer in processes; the second time a random engine is killed (by
-kill -9) every `--every` seconds. `end` are held-out scores at the last step. `difference` is the mean over seeds of disturbed
-minus undisturbed, `noise` the standard error of such a mean, from the spread of each kind over its seeds.
+kill -9) every `--every` seconds. `end` are held-out scores at the last step. `difference` is the mean over seeds of
+disturbed minus undisturbed, `noise` the standard error of such a mean, from the spread of each kind over its seeds.
 """
 
 from __future__ import annotations
