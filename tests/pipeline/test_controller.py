@@ -70,6 +70,7 @@ def test_an_evaluation_that_falls_due_meanwhile_is_made_later_and_a_second_one_i
     skipped = [row for row in run.rows("event") if row["event"] == "evaluation skipped"]
     assert skipped
     assert len(evals) + len(skipped) == 21
+    assert all("that of step" in row["reason"] for row in skipped)
 
 
 def test_the_forecaster_reads_the_run_directory(tmp_path: Path) -> None:

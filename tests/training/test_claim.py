@@ -14,7 +14,8 @@ from small_runs import rows, settings
 
 from scalerl.errors import InputError
 from scalerl.training import train as module
-from scalerl.training.claim import LOCK, claimed
+from scalerl.training.claim import claimed
+from scalerl.training.lock import LOCK, held
 from scalerl.training.resume import resume
 from scalerl.training.train import train
 
@@ -98,3 +99,10 @@ def test_settings_of_ones_own_are_not_written_over(tmp_path: Path) -> None:
             train(settings("steps=3"), tmp_path)
     assert (tmp_path / "config.yaml").read_bytes() == before
     assert not (tmp_path / LOCK).exists()
+
+
+def test_whether_a_run_is_being_written_can_be_asked(tmp_path: Path) -> None:
+    assert not held(tmp_path)
+    with claimed(tmp_path):
+        assert held(tmp_path)
+    assert not held(tmp_path)

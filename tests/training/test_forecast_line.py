@@ -41,5 +41,5 @@ def test_the_reason_stands_beside_a_refused_forecast(tmp_path: Path, evaluations
 
 def test_a_skipped_evaluation_is_explained() -> None:
     state = State()
-    state.feed({"kind": "event", "step": 5, "event": "evaluation skipped"})
-    assert "still waits; if this goes on, raise evaluation.every" in dict(state.parts())["last event"]
+    state.feed({"kind": "event", "step": 5, "event": "evaluation skipped", "reason": "that of step 4"})
+    assert "evaluation skipped (that of step 4)" in dict(state.parts())["last event"]

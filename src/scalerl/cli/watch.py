@@ -20,6 +20,7 @@ def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:
     """Follow the run in DIRECTORY until it ends, or until Ctrl-C. It only reads."""
     from rich.console import Console
 
+    from scalerl.training.lock import held
     from scalerl.training.progress import Progress, State
     from scalerl.training.watch import Follower
 
@@ -34,7 +35,8 @@ def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:
         while True:
             for row in follower.rows():
                 progress.row(row)
-            if progress.state.ended is not None:
+            # Beside a resume that has not cut off the old end yet, that end is not the run's.
+            if progress.state.ended is not None and not held(directory):
                 return 0
             time.sleep(interval)
 

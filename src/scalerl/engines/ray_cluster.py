@@ -55,8 +55,13 @@ def connected(
                 logging_level="warning",
                 **own,
             )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises bare ones where a start takes too long
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        if where is None:
+            raise InputError(
+                f"engines.launch = ray: Ray could not be started on this machine ({reason}); try again when it is less "
+                "busy, or name a cluster by engines.ray.address"
+            ) from error
         raise InputError(
             f"engines.ray.address = {where}: no Ray cluster answers ({reason}); start one with `ray start --head`, "
             "leave the address out for one on this machine, or set RAY_AUTH_MODE=token if that one asks for a token"

@@ -80,6 +80,7 @@ class Controller:
         self._sent = 0  # version of the weights that the generator has been given
         self._exhausted = False
         self._due = settings.evaluate_every > 0 and evaluation is not None
+        self._due_at = 0
         self._spent: dict[str, Any] = {}  # when the evaluation under way began
         self._saved = -1
         self._asked: str | None = None  # why to stop
@@ -247,8 +248,11 @@ class Controller:
         last = self.step == self.settings.steps
         if every and self.evaluation is not None and (last or self.step % every == 0):
             if self._due:  # the one before has waited until now for another to end
-                self._event("evaluation skipped")
-            self._due = True
+                self._event(
+                    "evaluation skipped",
+                    reason=f"the one of step {self._due_at}: another still ran; raise evaluation.every if this goes on",
+                )
+            self._due, self._due_at = True, self.step
         self._evaluate()
         every = self.settings.checkpoint_every
         if every and self.step % every == 0:
@@ -349,7 +353,7 @@ class Controller:
         self.step = self._saved = int(state["step"])
         self.sampler.restore(state["sampler"])
         self.ledger.restore(state["ledger"])
-        self._due = bool(state["due"]) and self.evaluation is not None
+        self._due, self._due_at = bool(state["due"]) and self.evaluation is not None, self.step
         self._buffer = self._new_buffer()
         try:
             self._buffer.restore(state["buffer"], arrays, self.sampler.prompt)

@@ -14,10 +14,10 @@ from pathlib import Path
 from scalerl.errors import InputError
 from scalerl.pipeline.checkpoint import FOLDER
 from scalerl.pipeline.metrics import DISCARDED, NAME
+from scalerl.training.lock import LOCK
 from scalerl.training.model import INITIAL
 from scalerl.training.settings import CONFIG
 
-LOCK = "run.lock"
 _log = logging.getLogger("scalerl.training")
 
 

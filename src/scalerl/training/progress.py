@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 Row = Mapping[str, Any]
-_REASONS = {"evaluation skipped": "the one before it still waits; if this goes on, raise evaluation.every"}
 _LINE_EVERY = 5.0
 """Seconds between two lines about steps, where there is no terminal; evaluations and events are always told."""
 
@@ -208,7 +207,7 @@ def _brief(reason: str) -> str:
 
 
 def _event(row: Row) -> str:
-    reason = row.get("reason") or _REASONS.get(row["event"], "")
+    reason = row.get("reason", "")
     return f"step {row['step']}: {row['event']}" + (f" ({reason})" if reason else "")
 
 
