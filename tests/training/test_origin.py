@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scalerl.errors import InputError
 from scalerl.tasks.tokenizer import VOCABULARY, save_tokenizer, small_tokenizer
 from scalerl.training.assemble import decoder
 from scalerl.training.lengths import length_limits
-from scalerl.training.model import origin
+from scalerl.training.model import origin, positions_fit
 from scalerl.training.resolve import resolve
 from scalerl.training.settings import ModelSettings, Settings
 from scalerl.training.train import train
@@ -70,6 +71,43 @@ def test_an_embedding_with_rows_to_spare_trains(tmp_path: Path) -> None:
              "evaluation.every=0"]  # fmt: skip
     train(resolve(words=words), tmp_path / "run")
     assert rows(tmp_path / "run", "train")[0]["tokens"] > 0
+
+
+GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 64, "n_positions": 15}
+
+
+@pytest.mark.parametrize("config", [CONFIG | {"max_position_embeddings": 15}, GPT2])
+def test_sequences_longer_than_the_models_positions_are_refused_before_training(
+    tmp_path: Path, config: dict[str, object]
+) -> None:
+    words = [f"model.config={json.dumps(config)}", "task.name=arithmetic", "task.min_steps=1", "task.max_steps=1",
+             "task.train_prompts=4", "task.held_out_prompts=2", "steps=1", "recipe.length_control=none",
+             "recipe.completion_tokens=12", "recipe.schedule=lockstep"]  # fmt: skip
+    with pytest.raises(InputError, match=r"take 6 \+ 12 = 18 tokens, the model has 15 positions; lower recipe\.comple"):
+        train(resolve(words=words), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("rope", "most"),
+    [
+        ({"rope_type": "default"}, 16),
+        ({"rope_type": "linear", "factor": 4.0}, 64),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 64),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8}, 16),
+        ({"full_attention": {"factor": 2.0}, "sliding_attention": {"rope_type": "default"}}, 32),
+        (None, 16),
+    ],
+)
+def test_positions_count_with_the_scaling_that_the_config_leaves_out(rope: object, most: int) -> None:
+    config = SimpleNamespace(max_position_embeddings=16, rope_parameters=rope)
+    config.get_text_config = lambda: config
+    model = SimpleNamespace(config=config)
+    positions_fit(model, most // 2, most // 2)
+    with pytest.raises(InputError, match=f"the model has {most} positions"):
+        positions_fit(model, most // 2, most // 2 + 1)
+    config.max_position_embeddings = None
+    positions_fit(model, 10**6, 1)
 
 
 def test_a_phrase_that_the_tokenizer_cannot_write_is_refused() -> None:

@@ -31,7 +31,7 @@ from scalerl.training.launch_inline import launch_inline
 from scalerl.training.launch_process import launch_processes
 from scalerl.training.launch_ray import launch_ray
 from scalerl.training.lengths import length_limits
-from scalerl.training.model import Origin, loaded, vocabulary_fits
+from scalerl.training.model import Origin, loaded, positions_fit, vocabulary_fits
 from scalerl.training.settings import Settings
 
 Listener = Callable[[Row], None]
@@ -68,6 +68,7 @@ def assembled(
         model = loaded(origin.folder)
         vocabulary_fits(model, origin.tokenizer)
         generation = _generation(settings, task, origin)
+        positions_fit(model, generation.prompt_tokens, generation.limits.most)
         parameters = count_parameters(model, active=True)
         engines = LAUNCHERS[settings.engines.launch](Launch(settings, directory, origin, generation, model, closing))
         del model

@@ -73,6 +73,42 @@ def vocabulary_fits(model: Any, tokenizer: Any) -> None:
         raise InputError(f"model.tokenizer: it has {len(tokenizer)} tokens, the model's embedding {rows}; take its own")
 
 
+def positions_fit(model: Any, prompt: int, completion: int) -> None:
+    """Refuse sequences that are longer than the model was made for.
+
+    Args:
+        prompt, completion: tokens of the longest.
+
+    Raises:
+        InputError: naming both lengths. Learned positions would fail in the middle of the run, rotary ones would go on
+            and give nonsense.
+    """
+    positions = _positions(model.config)
+    if positions is not None and prompt + completion > positions:
+        raise InputError(
+            f"model: the longest prompt and completion take {prompt} + {completion} = {prompt + completion} tokens, "
+            f"the model has {positions} positions; lower recipe.completion_tokens (with interruption "
+            "recipe.thinking_budget_high and answer_budget), take shorter prompts, or a model with more positions"
+        )
+
+
+def _positions(config: Any) -> int | None:
+    """Most tokens of a sequence; None where the config knows no bound.
+
+    `max_position_embeddings` of most scaled rotary models holds the scaling already; where a config keeps the length
+    before it there (YaRN, linear, dynamic), that length times the factor counts, so that no model is refused wrongly.
+    """
+    config = config.get_text_config()
+    most = getattr(config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most < 1:
+        return None
+    rope = getattr(config, "rope_parameters", None) or {}
+    for part in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):  # one for each kind of layer
+        before = part.get("original_max_position_embeddings") or most
+        most = max(most, int(before * (part.get("factor") or 1)))
+    return most
+
+
 def _tokenizer(settings: Settings, folder: Path) -> Any:
     if settings.model.tokenizer is not None:
         return load_tokenizer(settings.model.tokenizer)

@@ -25,9 +25,10 @@ from scalerl.training.tree import Tree
 CONFIG = "config.yaml"
 Axis = Literal["flops", "tokens", "device_hours", "step"]
 MOST_SEED = 2**63 - 1
+MOST_GENERATORS = 256
 """What torch's generators take, with room for the seeds that are derived from it."""
 THREADS = ("generator_threads", "trainer_threads", "evaluation_threads")
-_MOST_CHAIN = 100  # the small model has 512 positions
+_MOST_CHAIN = 100
 _MOST_SIZE = 10**6
 _SIZES = ("_size", "_heads", "_layers", "_dim")
 
@@ -172,8 +173,8 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         ranges: dict[str, tuple[float, float]] = {
-            "slots": (1, MOST), "evaluation_slots": (1, MOST), "micro_batch_tokens": (1, MOST), "generators": (1, 256),
-            "trainers": (1, 4096),
+            "slots": (1, MOST), "evaluation_slots": (1, MOST), "micro_batch_tokens": (1, MOST),
+            "generators": (1, MOST_GENERATORS), "trainers": (1, 4096),
             "weight_buffers": (5, 512), "verify_threads": (0, 256), "silent_seconds": (1, 1e6),
             "rollout_seconds": (0.001, 1e6), **dict.fromkeys(THREADS, (1, 4096)),
         }  # fmt: skip

@@ -158,10 +158,12 @@ def _padded(examples: list[Example]) -> tuple[Tensor, Tensor]:
 
 
 def _config(settings: WarmStart) -> dict[str, Any]:
+    positions = max(512, 6 * settings.max_steps + 32)  # a chain takes 2 tokens a step, its trace 4
     return {
         "model_type": "qwen3", "vocab_size": len(VOCABULARY), "hidden_size": settings.hidden_size,
         "num_hidden_layers": settings.layers, "num_attention_heads": settings.heads,
         "num_key_value_heads": settings.kv_heads, "head_dim": settings.head_dim,
-        "intermediate_size": settings.intermediate_size, "max_position_embeddings": 512, "tie_word_embeddings": True,
+        "intermediate_size": settings.intermediate_size, "max_position_embeddings": positions,
+        "tie_word_embeddings": True,
         "pad_token_id": VOCABULARY["<pad>"], "bos_token_id": VOCABULARY["<bos>"], "eos_token_id": VOCABULARY["<eos>"],
     }  # fmt: skip
