@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scalerl.engines import fleet as module
 from scalerl.engines.fleet import Fleet, FleetSettings
-from scalerl.errors import EngineDied
+from scalerl.errors import EngineDied, InputError
 from scalerl.types import Prompt, Rollout
 
 
@@ -227,3 +227,33 @@ def test_one_that_dies_again_and_again_is_given_up_and_the_last_one_ends_the_run
     doomed = Fleet(lambda place: Engine(dies_after=0), 1, FleetSettings(in_flight=2))
     with pytest.raises(EngineDied, match="signal 9"):
         collect(doomed)
+
+
+def test_a_great_wish_is_followed_a_few_at_a_time_and_can_be_taken_back(clock: Clock) -> None:
+    made: list[Engine] = []
+    wanted = 200
+
+    def spawn(place: int) -> Engine:
+        made.append(Engine(starts_after=3))
+        return made[-1]
+
+    fleet = Fleet(spawn, 1, FleetSettings(in_flight=4), wanted=lambda: wanted)
+    for clock.now in (2.0, 4.0):
+        fleet.poll()
+    assert len(made) == 4  # the first is not up yet either
+    wanted = 1
+    for clock.now in (6.0, 8.0, 10.0):
+        collect(fleet, 3)
+    assert fleet.state()["engines"] == 1
+    assert sum(engine.closed for engine in made) == 3
+
+
+def test_an_impossible_wish_is_told_once_and_changes_nothing(clock: Clock) -> None:
+    def wanted() -> int:
+        raise InputError("generators: 'banana' is no number")
+
+    fleet = Fleet(lambda place: Engine(), 2, FleetSettings(in_flight=4), wanted=wanted)
+    for clock.now in (2.0, 4.0, 6.0):
+        fleet.poll()
+    assert fleet.state()["engines"] == 2
+    assert [event["reason"] for event in fleet.news()] == ["generators: 'banana' is no number"]

@@ -146,6 +146,20 @@ def test_a_last_checkpoint_without_room_is_the_end_that_is_told(tmp_path: Path) 
     assert Run(tmp_path, recipe(), steps=7, resume=True).controller.run().step == 7
 
 
+def test_a_run_that_can_save_nothing_ends_before_more_is_at_risk(tmp_path: Path) -> None:
+    class Never(StubTrainer):
+        def save(self, path: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+    run = Run(tmp_path, recipe(), steps=40, trainer=Never())
+    with pytest.raises(CheckpointError, match=r"disk is full.*no checkpoint could be written yet"):
+        run.controller.run()
+    assert run.controller.step == 10
+    run = Run(tmp_path / "short", recipe(), steps=4, trainer=Never())
+    with pytest.raises(CheckpointError, match="there is none before it"):
+        run.controller.run()
+
+
 def test_a_log_without_room_is_named(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")

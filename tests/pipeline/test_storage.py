@@ -51,7 +51,9 @@ def test_a_step_saved_twice_is_the_second(tmp_path: Path) -> None:
     assert checkpoints.load(path)[0] == {"seed": 2}
 
 
-@pytest.mark.parametrize("damage", ["cut", "altered", "missing", "no manifest", "broken manifest"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "altered", "missing", "no manifest", '{"for', "[]", "null", '{"format": 2, "files": [1]}']
+)
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (5, 10):
@@ -67,7 +69,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str, caplog
     elif damage == "no manifest":
         (path / "manifest.json").unlink()
     else:
-        (path / "manifest.json").write_text('{"for')
+        (path / "manifest.json").write_text(damage)
     named = {"cut": "weights", "altered": "weights", "missing": "state.json"}.get(damage, "manifest.json")
     what = "not those that were written" if damage == "altered" else "missing or cut short"
     assert checkpoints.latest() == tmp_path / "checkpoints" / "step-00000005"

@@ -18,13 +18,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from scalerl.errors import EngineDied
+from scalerl.errors import EngineDied, InputError
 from scalerl.protocols import Generator, WeightSource
 from scalerl.types import Prompt, Rollout
 
 Event = dict[str, Any]
 _LOOK_SECONDS = 1.0
 """Between two looks at clocks: silence, late rollouts, the number of engines wanted."""
+_STARTING = 4
+"""Engines that join at once: each start loads a machine, and the wish may have changed when they are up."""
 
 
 class Member(Generator, Protocol):
@@ -100,7 +102,8 @@ class Fleet:
 
     Args:
         spawn: makes the engine of a place (0, 1, ...); returns at once. size: places at the start.
-        wanted: how many engines there should be now; None for no opinion. Asked once a second.
+        wanted: how many engines there should be now, asked once a second; None for no opinion, `InputError` for an
+            impossible one.
         devices: that one engine holds, for the ledger.
 
     Attributes:
@@ -121,6 +124,7 @@ class Fleet:
         self._queue: deque[_Request] = deque()
         self._weights: tuple[int, WeightSource] | None = None
         self._news: list[Event] = []
+        self._refused = ""
         self._ended: dict[str, float] = {}
         self._looked = time.monotonic()
         self.asked_again = self.late = 0
@@ -175,11 +179,12 @@ class Fleet:
         return news
 
     def resize(self, size: int) -> None:
-        """Have so many engines: new ones start, surplus ones finish what they have and go."""
+        """Move towards so many engines: a few new ones start at a time, surplus ones finish what they have and go."""
         staying = [place for place in self._places if not place.leaving]
         for place in staying[size:]:
             place.leaving = True
-        for _ in range(size - len(staying)):
+        starting = sum(not place.up for place in self._places)
+        for _ in range(min(size - len(staying), _STARTING - starting)):
             self._places.append(_Place(self._numbers, self._spawn(self._numbers)))
             self._say("generator joins", self._places[-1])
             self._numbers += 1
@@ -242,9 +247,7 @@ class Fleet:
 
     def _look(self) -> list[Rollout]:
         """Everything that depends on clocks."""
-        wanted = self._wanted()
-        if wanted is not None:
-            self.resize(max(wanted, 1))
+        self._follow_wish()
         late: list[Rollout] = []
         for place in list(self._places):
             patience = self.settings.silent_seconds if place.up else self.settings.start_seconds
@@ -256,6 +259,17 @@ class Fleet:
             else:
                 late += self._give_up(place)
         return late
+
+    def _follow_wish(self) -> None:
+        try:
+            wanted = self._wanted()
+        except InputError as error:
+            if str(error) != self._refused:  # once for each
+                self._refused = str(error)
+                self._news.append({"event": "number of generators refused", "reason": str(error)})
+            return
+        if wanted is not None:
+            self.resize(wanted)
 
     def _give_up(self, place: _Place) -> list[Rollout]:
         patience = self.settings.rollout_seconds

@@ -82,7 +82,7 @@ class Controller:
         self._due = settings.evaluate_every > 0 and evaluation is not None
         self._due_at = 0
         self._spent: dict[str, Any] = {}  # when the evaluation under way began
-        self._saved = -1
+        self._saved, self._unsaved = -1, 0
         self._asked: str | None = None  # why to stop
         self._whole = True  # no step was broken off
         # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
@@ -248,10 +248,8 @@ class Controller:
         last = self.step == self.settings.steps
         if every and self.evaluation is not None and (last or self.step % every == 0):
             if self._due:  # the one before has waited until now for another to end
-                self._event(
-                    "evaluation skipped",
-                    reason=f"the one of step {self._due_at}: another still ran; raise evaluation.every if this goes on",
-                )
+                reason = f"that of step {self._due_at}, as another still ran; if this goes on, raise evaluation.every"
+                self._event("evaluation skipped", reason=reason)
             self._due, self._due_at = True, self.step
         self._evaluate()
         every = self.settings.checkpoint_every
@@ -259,6 +257,11 @@ class Controller:
             try:
                 self._save()
             except CheckpointError as error:  # training is intact and goes on; the next one may find room
+                self._unsaved += 1
+                if self._unsaved > 1 and not self._saved_before():
+                    raise CheckpointError(
+                        f"{error}; no checkpoint could be written yet: all work is at risk"
+                    ) from error
                 self._event("checkpoint failed", reason=str(error))
 
     def _publish(self) -> None:
@@ -342,7 +345,11 @@ class Controller:
             self._save()
         except CheckpointError as error:
             directory = self.metrics.path.parent
-            raise CheckpointError(f"{error}; then `scalerl resume {directory}` goes on from the one before") from error
+            then = f"then `scalerl resume {directory}` goes on from the one before"
+            raise CheckpointError(f"{error}; {then if self._saved_before() else 'there is none before it'}") from error
+
+    def _saved_before(self) -> bool:
+        return self.checkpoints.latest() is not None
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Go on where a checkpoint was taken; before `run`, with the trainer loaded from the same one.

@@ -21,7 +21,7 @@ from scalerl.errors import InputError
 from scalerl.pipeline.evaluation import Hold
 from scalerl.pipeline.revival import Revivable
 from scalerl.training.model import Origin, loaded
-from scalerl.training.settings import Settings
+from scalerl.training.settings import MOST_GENERATORS, Settings
 
 GENERATORS = "generators"
 """File of a run directory that says how many generators there should be: `echo 6 > RUN/generators`."""
@@ -101,14 +101,19 @@ class Launch:
         return functools.partial(make_vllm_generator, engines.vllm, threads or 1)
 
     def wanted(self) -> Callable[[], int | None]:
-        """How many generators the run directory asks for, if it does."""
+        """How many generators the run directory asks for, if it does; `InputError` where that is no number for it."""
         file = self.directory / GENERATORS
 
         def read() -> int | None:
             try:
-                return int(file.read_text())
-            except (OSError, ValueError):  # not there, or being written
+                text = file.read_bytes()[:40].decode(errors="replace").strip()
+            except OSError:  # not there
                 return None
+            if not text:  # being written
+                return None
+            if not text.isdecimal() or not 1 <= int(text) <= MOST_GENERATORS:
+                raise InputError(f"{file}: {text!r} is no number from 1 to {MOST_GENERATORS}")
+            return int(text)
 
         return read
 
