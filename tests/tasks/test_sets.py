@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -68,12 +69,28 @@ def test_what_raises_or_is_no_number_is_excluded_and_counted(
     assert "\n" not in warning
 
 
+@pytest.mark.parametrize(
+    ("outcome", "size"),
+    [
+        (10**400, "an integer of 401 digits"),
+        (1 - 10**5000, "an integer of 5,000 digits"),
+        (Fraction(10**400), "too large a Fraction"),
+    ],
+    ids=["int", "longer than str takes", "Fraction"],
+)
+def test_a_number_too_large_is_told_by_its_size(outcome: object, size: str) -> None:
+    with pytest.raises(VerifierError, match=f"it returned {size}; it must return a number from -1 to 1"):
+        score(outcome)
+
+
 @pytest.mark.parametrize("outcome", [2, 100.0, -1.5, np.float32(1.01)])
 def test_a_score_off_the_scale_ends_the_run(outcome: float) -> None:
     guard = Guard(Stub("t", outcome=outcome))
     with pytest.raises(OffScale, match=rf"task t, .* 'q'\: it returned {float(outcome):g}: return 1 for correct"):
         guard.verify(Prompt((), "q", "t"), "")
     assert guard.counts() == {}
+    with pytest.raises(OffScale, match=r"between 0 and 1; mend the verifier$"):
+        guard.verify(Prompt((), "q", "t"), "")
 
 
 def test_an_interrupt_still_ends_the_run() -> None:

@@ -26,6 +26,9 @@ def types(prompt, completion, answer):
 def percent(prompt, completion, answer):
     return 100.0 * (completion == str(answer))
 
+def huge(prompt, completion, answer):
+    return 10**5000 * (completion == str(answer))
+
 def nothing(prompt, completion, answer):
     if completion == str(answer):
         print("right")
@@ -57,6 +60,7 @@ def files(folder: Path, function: str, isolated: bool) -> dict[str, object]:
         ("missing", "ModuleNotFoundError: No module named 'math_verifyy'"),
         ("types", "TypeError: unsupported operand"),
         ("percent", "it returned 100: return 1 for correct"),
+        ("huge", "it returned an integer of 5,001 digits; it must return a number from -1 to 1"),
         ("nothing", "it returned None; it must return a number"),
     ],
 )
@@ -70,6 +74,8 @@ def test_a_verifier_that_cannot_run_is_named_with_its_error(
     said = str(refusal.value)
     assert said.startswith(f"task sums, verifier mine.py:{function}, {tmp_path / 'sums.jsonl'}, line ")
     assert message in said
+    assert said.count("mend the verifier") == 1
+    assert said.endswith("; mend the verifier, then start again")
     assert "\n" not in said
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from decimal import Decimal
 
 from scalerl.errors import VerifierError
 from scalerl.protocols import Task
@@ -43,7 +44,7 @@ class Guard:
         try:
             reward = score(self.task.verify(prompt, completion))
         except OffScale as error:
-            raise OffScale(f"{origin(self.task, prompt)}: {error}") from error
+            raise OffScale(f"{origin(self.task, prompt)}: {error}; mend the verifier") from error
         # SystemExit too: a verifier that calls sys.exit() must not end the training.
         except (Exception, SystemExit) as error:
             self._exclude(prompt, error)
@@ -86,18 +87,27 @@ def score(value: object) -> float:
         raise VerifierError(f"it returned {value!r}; it must return a number")
     try:
         found = float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        found = math.inf
+    except OverflowError as error:
+        size = f"an integer of {digits(value):,} digits" if isinstance(value, int) else f"too large a {_kind(value)}"
+        raise VerifierError(f"it returned {size}; it must return a number from -1 to 1") from error
     except (TypeError, ValueError) as error:
-        raise VerifierError(f"it returned a {type(value).__name__}; it must return a number") from error
+        raise VerifierError(f"it returned a {_kind(value)}; it must return a number") from error
     if not math.isfinite(found):
         raise VerifierError(f"it returned {found}; scores must be finite")
     if abs(found) > 1:
         raise OffScale(
-            f"it returned {found:g}: return 1 for correct, 0 or -1 for wrong, or partial credit between 0 and 1; "
-            "mend the verifier"
+            f"it returned {found:g}: return 1 for correct, 0 or -1 for wrong, or partial credit between 0 and 1"
         )
     return found
+
+
+def digits(value: int) -> int:
+    """How many decimal digits an integer has, whatever its size: `str` refuses those beyond 4300."""
+    return Decimal(value).adjusted() + 1
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 def origin(task: Task, prompt: Prompt) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from scalerl.tasks.guard import digits
 from scalerl.tasks.nearest import suggestion
 
 
@@ -58,6 +59,9 @@ def call(function: Callable[..., Any], arguments: list[Any]) -> tuple[dict[str, 
     if hasattr(value, "item"):  # scalars of numpy and torch
         with contextlib.suppress(Exception):
             value = value.item()
+    if isinstance(value, int) and value.bit_length() > 1024:  # above floats; as JSON it might be refused
+        message = f"it returned an integer of {digits(value):,} digits; it must return a number from -1 to 1"
+        return {"error": "VerifierError", "message": message}, False
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}, False
     return {"error": "TypeError", "message": f"returned {type(value).__name__}; it must return a number"}, False

@@ -48,7 +48,7 @@ def _suspicion(task: Task, prompt: Prompt, answer: str) -> str | None:
     try:
         score(task.verify(prompt, END_THINK + answer))
     except (Exception, SystemExit) as error:
-        kind, message = kind_of(error), f"{origin(task, prompt)}: {told(error)}".removesuffix("; mend the verifier")
+        kind, message = kind_of(error), f"{origin(task, prompt)}: {told(error)}"
         if kind in _BROKEN:
             raise VerifierError(f"{message}; mend the verifier, then start again") from error
         return message if kind in _SUSPECT else None
