@@ -82,7 +82,9 @@ def rows_of_a_run() -> list[dict[str, Any]]:
         "completion_length": 20.5, "staleness_mean": 1.5, "staleness_max": 3.0, "versions_per_rollout": 2.5,
         "dropped_prompts": 2.0, "groups": 8.0, "prompts_retired": 7, "prompts_total": 64,
     }  # fmt: skip
-    evals = [{"kind": "eval", "step": s, "task": "t", "pass_rate": r, "mean_at": 4} for s, r in ((0, 0.125), (2, 0.25))]
+    spent = {"flops": 1.0, "tokens": 1, "device_hours": {"train": 1.0}}
+    same = {"kind": "eval", "task": "t", "trials": 64, "mean_at": 4, "compute": spent}
+    evals = [{**same, "step": s, "pass_rate": r} for s, r in ((0, 0.125), (2, 0.25))]
     return [evals[0], train, evals[1]]
 
 
@@ -147,6 +149,46 @@ def test_watch_survives_a_resume_that_cuts_the_log(tmp_path: Path) -> None:
     look()
     look()
     assert [row["step"] for row in state.evals["t"]] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"kind": "eval"}, "step is None, a whole number is needed"),
+        ({"kind": "train", "step": None}, "step is None, a whole number is needed"),
+        ({"kind": "train", "step": 1.5}, "step is 1.5, a whole number is needed"),
+        ({"kind": ["eval"], "step": 1}, "kind is ['eval'], not train, eval or event"),
+        ({"kind": "eval", "step": 1}, "task is None, a row of kind eval needs a text there"),
+        ({"kind": "event", "step": 1}, "event is None, a row of kind event needs a text there"),
+        ({"kind": "eval", "step": 1, "task": "t", "pass_rate": "high"}, "pass_rate is 'high', a number is needed"),
+        ({"kind": "eval", "step": 1, "task": "t", "pass_rate": 0.5, "trials": 4}, "compute/flops is missing, which"),
+        ({"kind": "train", "step": 1, "staleness_max": "old"}, "staleness_max is 'old', a number is needed"),
+        ({"kind": "train", "step": 1, "staleness_max": {}}, "staleness_max is {}, a number is needed"),
+        ({"kind": "train", "step": 1, "compute": 3}, "compute is 3, an object is needed"),
+        ({"kind": "train", "step": 1, "compute": {"device_hours": 3}}, "compute/device_hours is 3, an object is"),
+        ({"kind": "train", "step": 1, "staleness_histogram": {"old": 3}}, "its names must be whole numbers"),
+        ({"kind": "train", "step": 1, "verified/t": None}, "verified/t is None, a number is needed"),
+    ],
+)
+def test_a_row_that_no_reader_could_take_is_named(run: Run, tmp_path: Path, row: dict[str, Any], why: str) -> None:
+    write(tmp_path, [*rows_of_a_run(), row])
+    done = run("watch", tmp_path, "--once")
+    assert done.exit_code == 2
+    assert "metrics.jsonl:4: no row of a run (" in done.stderr
+    assert why in done.stderr
+
+
+def test_rows_that_say_little_are_shown_and_summed(run: Run, tmp_path: Path) -> None:
+    from scalerl.recipe.recipe import Recipe
+    from scalerl.training.ingredients import ingredients, rows_of
+
+    names = [name for name in rows_of_a_run()[1] if name not in ("kind", "step")]
+    full = [{"kind": "train", "step": 1}, {"kind": "train", "step": 2, **dict.fromkeys(names)}]
+    write(tmp_path, [*full, {"kind": "eval", "step": 2, "task": "t"}, {"kind": "event", "step": 2, "event": "x"}])
+    done = run("watch", tmp_path, "--once")
+    assert done.exit_code == 0, done.stderr
+    assert "no score at step 2" in done.stdout
+    assert len(ingredients(Recipe(), rows_of(tmp_path))) == 9
 
 
 def test_watch_without_a_run_is_refused(run: Run, tmp_path: Path) -> None:

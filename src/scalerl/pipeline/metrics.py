@@ -16,6 +16,8 @@ from scalerl.errors import InputError
 Row = dict[str, Any]
 NAME = "metrics.jsonl"
 DISCARDED = "metrics.discarded.jsonl"
+_TEXTS = ("kind", "task", "group_ids")
+_OBJECTS = ("compute", "compute/device_hours", "compute/evaluation", "staleness_histogram", "pass_rate_by_task")
 
 
 class MetricsLog:
@@ -79,10 +81,50 @@ def rows_of(data: bytes, path: Path) -> list[Row]:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise _no_row(path, number, str(error)) from error
-        if not isinstance(row, dict) or "kind" not in row:
-            raise _no_row(path, number, "an object with kind is needed")
+        wrong = _wrong(row)
+        if wrong is not None:
+            raise _no_row(path, number, wrong)
         rows.append(row)
     return rows
+
+
+def _wrong(row: Any) -> str | None:
+    """What keeps readers from taking it for a row."""
+    if not isinstance(row, dict) or "kind" not in row:
+        return "an object with kind is needed"
+    kind, step = row["kind"], row.get("step")
+    if kind not in ("train", "eval", "event"):
+        return f"kind is {kind!r}, not train, eval or event"
+    if not isinstance(step, int) or isinstance(step, bool):
+        return f"step is {step!r}, a whole number is needed"
+    name = {"eval": "task", "event": "event"}.get(kind, "kind")
+    if not isinstance(row.get(name), str):
+        return f"{name} is {row.get(name)!r}, a row of kind {kind} needs a text there"
+    if kind == "event":
+        return None
+    wrong = next((why for name, value in row.items() if (why := _wrong_value(name, value)) is not None), None)
+    if wrong is None and kind == "eval" and row.get("pass_rate") is not None:  # a point of the curve
+        spent = row.get("compute", {})
+        missing = [n for n in ("flops", "tokens", "device_hours") if n not in spent]
+        missing = [f"compute/{name}" for name in missing] + ["trials"] * (row.get("trials") is None)
+        wrong = f"{missing[0]} is missing, which a row with a pass_rate needs" if missing else None
+    return wrong
+
+
+def _wrong_value(name: str, value: Any) -> str | None:
+    """Rows of kinds train and eval hold numbers, but for a few names; null stands for NaN, which counts cannot be."""
+    if name in _TEXTS:
+        return None
+    if name in _OBJECTS:
+        if not isinstance(value, dict):
+            return f"{name} is {value!r}, an object is needed"
+        if name == "staleness_histogram" and not all(key.isdecimal() for key in value):
+            return f"{name} is {value!r}, its names must be whole numbers"
+        parts = (_wrong_value(f"{name}/{key}", part) for key, part in value.items())
+        return next((why for why in parts if why is not None), None)
+    if isinstance(value, int | float) or (value is None and "/" not in name):
+        return None
+    return f"{name} is {value!r}, a number is needed"
 
 
 def _no_row(path: Path, number: int, why: str) -> InputError:

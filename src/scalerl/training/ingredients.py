@@ -57,7 +57,7 @@ def ingredients(recipe: Recipe, rows: Iterable[Row]) -> list[Ingredient]:
 def _staleness(steps: list[Row]) -> str:
     counts: Counter[int] = Counter()
     for row in steps:
-        counts.update({int(age): number for age, number in row["staleness_histogram"].items()})
+        counts.update({int(age): number for age, number in row.get("staleness_histogram", {}).items()})
     total = sum(counts.values())
     if not total:
         return "no rollout was trained"
@@ -72,11 +72,11 @@ def _versions(steps: list[Row]) -> str:
 
 
 def _ratios(steps: list[Row]) -> str:
-    tokens = sum(row["tokens"] for row in steps)
+    tokens = _sum(steps, "tokens")
     if not tokens:
         return "no token was trained: no answer could be judged, or all of a group were alike"
-    at_bound = sum(row.get("ratio_at_bound", 0.0) * row["tokens"] for row in steps)
-    largest = max(row["ratio_max"] for row in steps if row["tokens"])
+    at_bound = sum((row.get("ratio_at_bound") or 0.0) * (row.get("tokens") or 0) for row in steps)
+    largest = max(row.get("ratio_max") or 0.0 for row in steps if row.get("tokens"))
     return f"ratios up to {largest:.3g}; {at_bound:,.0f} of {tokens:,.0f} tokens at the bound"
 
 
@@ -101,15 +101,18 @@ def _lengths(steps: list[Row]) -> str:
 
 
 def _zero_variance(steps: list[Row]) -> str:
-    alike = sum(row["prompts_all_correct"] + row["prompts_all_wrong"] for row in steps)
-    dropped = sum(row["dropped_prompts"] for row in steps)
-    prompts = sum(row["prompts"] for row in steps)
+    alike = _sum(steps, "prompts_all_correct") + _sum(steps, "prompts_all_wrong")
+    dropped, prompts = _sum(steps, "dropped_prompts"), _sum(steps, "prompts")
     return f"{dropped:,.0f} of {prompts:,.0f} dropped; {alike:,.0f} were all right or all wrong"
 
 
 def _retired(steps: list[Row]) -> str:
-    last = steps[-1]
-    return f"{last['prompts_retired']:,} of {last['prompts_total']:,} prompts retired"
+    retired, total = (_sum(steps[-1:], name) for name in ("prompts_retired", "prompts_total"))
+    return f"{retired:,.0f} of {total:,.0f} prompts retired"
+
+
+def _sum(steps: list[Row], name: str) -> float:
+    return sum(row.get(name) or 0 for row in steps)
 
 
 def _mean(steps: list[Row], name: str) -> float | None:

@@ -70,7 +70,7 @@ class State:
 
     def _step(self, row: Row) -> str:
         of = f" of {self.steps:,}" if self.steps else ""
-        speed = f", {row['seconds_total']:.1f} s" if "seconds_total" in row else ""
+        speed = f", {row['seconds_total']:.1f} s" if row.get("seconds_total") is not None else ""
         return (
             f"{row['step']:,}{of}{speed}; pass rate in training {_number(row, 'train_pass_rate', 3)}, "
             f"entropy {_number(row, 'entropy', 3)}, gradient {_number(row, 'grad_norm')}"
@@ -170,7 +170,7 @@ def _pipeline(row: Row) -> list[tuple[str, str]]:
         ("idle", idle),
         ("rollouts", f"{rollouts}, {_number(row, 'completion_length')} tokens"),
         ("staleness", f"{oldest}; {_number(row, 'versions_per_rollout')} versions a rollout"),
-        ("prompts", f"{dropped}, {row.get('prompts_retired', 0):,} of {row.get('prompts_total', 0):,} retired"),
+        ("prompts", f"{dropped}, {_number(row, 'prompts_retired', 0)} of {_number(row, 'prompts_total', 0)} retired"),
     ]
 
 
@@ -222,4 +222,4 @@ def _percent(row: Row, name: str) -> str:
 
 def _number(row: Row, name: str, digits: int = 2) -> str:
     value = row.get(name)
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{value:,.{digits}f}"

@@ -52,5 +52,5 @@ def newest(rows: Iterable[Row]) -> tuple[Row, dict[str, Row]]:
 
 def of_evaluation(row: Row) -> str:
     """`, 30 of 32 excluded` behind a held-out score; empty where every answer could be judged."""
-    excluded = row.get("excluded", 0)
-    return f", {excluded:,} of {excluded + row.get('trials', 0):,} excluded" if excluded else ""
+    excluded, trials = row.get("excluded") or 0, row.get("trials") or 0
+    return f", {excluded:,} of {excluded + trials:,} excluded" if excluded else ""
