@@ -191,6 +191,14 @@ def test_rows_that_say_little_are_shown_and_summed(run: Run, tmp_path: Path) -> 
     assert len(ingredients(Recipe(), rows_of(tmp_path))) == 9
 
 
+@pytest.mark.parametrize("interval", ["nan", "inf", "0", "1e9"])
+def test_watch_refuses_an_interval_that_it_cannot_wait(run: Run, tmp_path: Path, interval: str) -> None:
+    write(tmp_path, [{"kind": "event", "step": 3, "event": "end"}])
+    done = run("watch", tmp_path, "--interval", interval)
+    assert done.exit_code == 2
+    assert "out of range: it must be at least 0.05 and below 1e+06" in done.stderr
+
+
 def test_watch_without_a_run_is_refused(run: Run, tmp_path: Path) -> None:
     done = run("watch", tmp_path)
     assert done.exit_code == 2

@@ -197,6 +197,9 @@ def test_a_condition_is_read_and_holds() -> None:
         "gain_high < 1 at 0.5x",
         "gain_high < 1 at 3",
         "A < 1 at 2x",
+        "gain < nan at 2x",
+        "gain > -inf at 2x",
+        "gain < 1e999 at 2x",
     ):
         with pytest.raises(InputError, match=r"^stop_when = "):
             StopWhen.parse(wrong)
@@ -206,6 +209,30 @@ def test_a_part_of_a_task_is_of_the_default_one_and_a_name_can_be_given_parts(tm
     assert resolve(words=["task.level=easy"]).task == {"name": "arithmetic", "level": "easy"}
     (tmp_path / "run.yaml").write_text("task: arithmetic\n")
     assert resolve(tmp_path / "run.yaml", words=["task.level=easy"]).task == {"name": "arithmetic", "level": "easy"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("steps: 3\nrecipe: &r\n  loss: *r\n", ":3: an alias holds itself"),
+        ("task: &t [*t, *t]\n", ":1: an alias holds itself"),
+        ("task: " + "[" * 5000, ": more than 50 levels are nested"),
+        ("task: " + "[" * 60 + "]" * 60, ":1: an alias holds itself, or more than 50 levels are nested"),
+    ],
+)
+def test_yaml_without_end_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=rf"run\.yaml{why}"):
+        resolve(file)
+    if text.startswith("task"):
+        with pytest.raises(InputError, match=r"^--set task=.* levels are nested"):
+            resolve(words=[text.strip().replace(": ", "=", 1)])
+
+
+def test_an_alias_of_another_part_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("task:\n  - &t {name: arithmetic, label: a}\n  - {<<: *t, label: b}\n")
+    assert [part["label"] for part in resolve(tmp_path / "run.yaml").task] == ["a", "b"]
 
 
 def test_defaults_are_a_valid_run() -> None:

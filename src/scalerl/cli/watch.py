@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from scalerl.cli.options import Number
+
 
 @click.command("watch")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Show how it stands, and end.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=Number(least=0.05, below=1e6), default=1.0, show_default=True, help="Seconds between two looks."
 )
 @click.option("--json", "as_json", is_flag=True, help="How it stands, as one JSON object.")
 def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:

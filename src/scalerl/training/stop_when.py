@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -49,6 +50,8 @@ class StopWhen:
             value, reach = float(number), float(at.removesuffix("x"))
         except ValueError:
             raise InputError(f"stop_when = {text!r}: {number} and {at} must be numbers, e.g. {_EXAMPLE}") from None
+        if not math.isfinite(value):
+            raise InputError(f"stop_when = {text!r}: {number} is not finite and never decides; e.g. {_EXAMPLE}")
         if not at.endswith("x") or not 1 < reach <= 100:
             raise InputError(f"stop_when = {text!r}: {at} must be a multiple of the compute so far, from 1.1x to 100x")
         return cls(quantity, sign, value, at)

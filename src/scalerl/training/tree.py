@@ -18,6 +18,7 @@ from scalerl.errors import InputError
 from scalerl.recipe.validate import choice, number
 
 T = TypeVar("T")
+_DEEPEST = 50
 _OF_MODELS = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 Tree = dict[str, Any]
 
@@ -41,12 +42,11 @@ class Sources:
         """Take a YAML file over what there is.
 
         Raises:
-            InputError: it cannot be read, is no mapping, or names a key twice.
+            InputError: it cannot be read, is no mapping, names a key twice, or has no end.
         """
         try:
             text = path.read_text("utf-8")
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
-            tree = yaml.safe_load(text)
+            node, tree = _parsed(text, str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error})") from error
         except yaml.YAMLError as error:
@@ -72,7 +72,7 @@ class Sources:
             if not equals or not key or not all(key.split(".")):
                 raise InputError(f"--set {word}: write key=value, e.g. recipe.loss=dapo")
             try:
-                value = yaml.safe_load(text)
+                _, value = _parsed(text, f"--set {word[:80]}")
             except yaml.YAMLError as error:
                 raise InputError(f"--set {word}: the value is no YAML ({error.args[0]}); put it in quotes") from error
             self.put(key, value, f"--set {word}")
@@ -115,6 +115,26 @@ class Sources:
             seen.add(key)
             self.places[f"{prefix}{key}"] = f"{path}:{line}"
             self._locate(value_node, path, f"{prefix}{key}.")
+
+
+def _parsed(text: str, place: str) -> tuple[Any, Any]:
+    """(nodes, values) of YAML that ends: an alias may hold what it is in itself."""
+
+    def walk(node: Any, level: int) -> None:
+        if level > _DEEPEST:
+            where = place if place.startswith("--set") else f"{place}:{node.start_mark.line + 1}"
+            raise InputError(f"{where}: an alias holds itself, or more than {_DEEPEST} levels are nested")
+        if isinstance(node, yaml.CollectionNode):
+            for part in node.value:
+                for inner in part if isinstance(part, tuple) else (part,):
+                    walk(inner, level + 1)
+
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        walk(node, 0)
+        return node, yaml.safe_load(text)
+    except RecursionError:
+        raise InputError(f"{place}: more than {_DEEPEST} levels are nested; settings need a few") from None
 
 
 def build(cls: type[T], tree: Any, sources: Sources, prefix: str = "") -> T:
