@@ -29,9 +29,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalerl.errors import InputError, VerifierError
+from scalerl.tasks.printed import Notices, Printed
 
 START_SECONDS = 120.0
+SLOW_START_SECONDS = 10.0
 POLL_SECONDS = 0.05
+PRINTING_SECONDS = 0.002  # between two looks at what a verifier prints: not one for every line
 
 
 class JudgeFailure(VerifierError):
@@ -39,7 +42,7 @@ class JudgeFailure(VerifierError):
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
-        self.kind = kind
+        self.kind, self.text = kind, message
 
 
 class Judge:
@@ -78,6 +81,7 @@ class Judge:
         self.seconds, self.patience = seconds, patience
         self.memory_mb, self.workers, self.paths = memory_mb, workers, list(paths)
         self.hostile = 0
+        self._notices = Notices(target)
         self._lock = threading.Lock()
         self._idle: queue.SimpleQueue[_Worker] | None = None
         self._alive: set[_Worker] = set()
@@ -158,15 +162,18 @@ class Judge:
             return self._idle
 
     def _start(self) -> _Worker:
-        worker = _Worker(self)
+        worker = _Worker(self, self._notices)
         self._alive.add(worker)
         return worker
 
 
 class _Worker:
-    """One process and its two pipes."""
+    """One process and its pipes."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, notices: Notices) -> None:
+        # Nothing is ever written to it: that its other end closes tells the process that this one is gone.
+        lifeline, ours = os.pipe()
+        self._lifeline = os.fdopen(ours, "wb", buffering=0)
         settings = {
             "target": judge.target,
             "parameters": judge.parameters,
@@ -174,6 +181,7 @@ class _Worker:
             "alarm": judge.patience + 1.0,
             "memory_mb": judge.memory_mb,
             "paths": judge.paths,
+            "lifeline": lifeline,
         }
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
@@ -181,22 +189,28 @@ class _Worker:
             [sys.executable, "-P", "-m", "scalerl.tasks.judge_worker", json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[lifeline],
             env=os.environ | one_thread,
             start_new_session=True,  # Ctrl-C is the trainer's to handle; and children can be ended with it
         )
+        os.close(lifeline)
+        assert self.process.stderr is not None
+        self._notices, self._printed = notices, Printed(self.process.stderr, notices)
         self.usable, self._ready = True, False
         self._pending = b""
 
     def await_ready(self) -> None:
         """Wait until the function is imported."""
         if not self._ready:
-            self._receive(START_SECONDS, START_SECONDS)
+            self._receive(START_SECONDS, START_SECONDS, "not loaded")
             self._ready = True
 
     def call(self, arguments: Sequence[Any], seconds: float, patience: float) -> Any:
         """The function's value, or JudgeFailure."""
         self.await_ready()
         assert self.process.stdin is not None
+        self._printed.forget()
         try:
             self.process.stdin.write(json.dumps(list(arguments)).encode() + b"\n")
             self.process.stdin.flush()
@@ -210,37 +224,53 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError):  # gone already
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr, self._lifeline):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):  # unsent bytes for a process that is gone
                     pipe.close()
 
-    def _receive(self, seconds: float, patience: float) -> dict[str, Any]:
+    def _receive(self, seconds: float, patience: float, failed: str = "no verdict") -> dict[str, Any]:
         """One reply; the worker counts as unusable unless it arrives whole."""
         usable, self.usable = self.usable, False
+        try:
+            message = self._reply(seconds, patience, failed)
+            self.usable = usable and message.get("error") not in ("MemoryError", "RecursionError")
+            if "error" in message:
+                raise JudgeFailure(message["error"], message["message"])
+        except JudgeFailure as failure:
+            raise JudgeFailure(failure.kind, failure.text + self._printed.end()) from None
+        self._printed.drain()
+        return message
+
+    def _reply(self, seconds: float, patience: float, failed: str) -> dict[str, Any]:
+        """One line of the process, while what it prints is taken."""
         assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        waiting = select.poll()  # unlike select(), it knows descriptors above 1023
-        waiting.register(descriptor, select.POLLIN)
+        replies, printed = self.process.stdout.fileno(), self._printed.pipe.fileno()
+        reply, anything = select.poll(), select.poll()  # unlike select(), they know descriptors above 1023
+        reply.register(replies, select.POLLIN)
+        anything.register(replies, select.POLLIN)
+        anything.register(printed, select.POLLIN)
         began, used_before = time.monotonic(), self._cpu_seconds()
         while b"\n" not in self._pending:
-            if not waiting.poll(1000 * POLL_SECONDS):
-                waited, used = time.monotonic() - began, self._cpu_seconds()
-                spent = waited if used is None or used_before is None else used - used_before
-                if spent >= seconds:
-                    raise JudgeFailure("Timeout", f"no verdict within {seconds:g} s")
-                if waited >= patience:
-                    raise JudgeFailure("Waited", f"no verdict within {patience:g} s, {spent:.1f} s of them computing")
+            ready = reply.poll(1000 * PRINTING_SECONDS) if self._printed.drain() else anything.poll(1000 * POLL_SECONDS)
+            if any(descriptor == replies for descriptor, _ in ready):
+                part = os.read(replies, 65536)
+                if not part:
+                    raise JudgeFailure("Crash", f"the judging process died ({self._end()})")
+                self._pending += part
                 continue
-            part = os.read(descriptor, 65536)
-            if not part:
-                raise JudgeFailure("Crash", f"the judging process died ({self._end()})")
-            self._pending += part
+            if self._printed.ended:
+                anything = reply
+            waited, used = time.monotonic() - began, self._cpu_seconds()
+            spent = waited if used is None or used_before is None else used - used_before
+            if spent >= seconds:
+                raise JudgeFailure("Timeout", f"{failed} within {seconds:g} s")
+            if waited >= patience:
+                raise JudgeFailure("Waited", f"{failed} within {patience:g} s, {spent:.1f} s of them computing")
+            if not self._ready and waited >= SLOW_START_SECONDS:
+                self._notices.once("loading", f"is still being loaded; it is given up after {START_SECONDS:g} s")
         line, _, self._pending = self._pending.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
-        self.usable = usable and message.get("error") not in ("MemoryError", "RecursionError")
-        if "error" in message:
-            raise JudgeFailure(message["error"], message["message"])
         return message
 
     def _cpu_seconds(self) -> float | None:

@@ -7,15 +7,18 @@ Speaks JSON, one object a line: `{"ready": true}` once the function is imported,
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import importlib.util
 import inspect
 import json
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,29 +26,53 @@ from scalerl.tasks.guard import digits
 from scalerl.tasks.nearest import suggestion
 
 
-def main(target: str, parameters: int, prepare: str, alarm: float, memory_mb: int, paths: list[str]) -> None:
+def main(
+    target: str, parameters: int, prepare: str, alarm: float, memory_mb: int, paths: list[str], lifeline: int
+) -> None:
     """Serve calls of `module:function` (or `file.py:function`) until the input ends."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
-        os.dup2(2, 1)  # what the function prints must not mix with the replies
-        sys.path += paths
-        try:
-            function = load(target, parameters)
-            if prepare:
-                load(prepare, 0)()
-        except Exception as error:
-            reply(replies, failure(error))
+    end_with_parent(lifeline)
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # a function that reads its input must not take the requests
+    os.close(nothing)
+    os.dup2(2, 1)  # what it prints must not mix with the replies
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what it printed before it hung is wanted in the message
+    sys.path += paths
+    try:
+        function = load(target, parameters)
+        if prepare:
+            load(prepare, 0)()
+    except Exception as error:
+        reply(replies, failure(error))
+        return
+    if memory_mb:
+        limit_memory(memory_mb)
+    reply(replies, {"ready": True})
+    for line in requests:
+        # Should the parent be killed meanwhile, the alarm's default action ends this process even inside C code.
+        signal.setitimer(signal.ITIMER_REAL, alarm)
+        answer, worn = call(function, json.loads(line))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        reply(replies, answer)
+        if worn:
             return
-        if memory_mb:
-            limit_memory(memory_mb)
-        reply(replies, {"ready": True})
-        for line in sys.stdin:
-            # Should the parent be killed meanwhile, the alarm's default action ends this process even inside C code.
-            signal.setitimer(signal.ITIMER_REAL, alarm)
-            answer, worn = call(function, json.loads(line))
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            reply(replies, answer)
-            if worn:
-                return
+
+
+def end_with_parent(lifeline: int) -> None:
+    """From now on the kernel kills this process once the parent's end of the pipe is closed, even while it computes.
+
+    Not by PR_SET_PDEATHSIG: that goes by the thread that started this process, and threads of the trainer end.
+    """
+    if sys.platform == "linux":
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    ended = select.poll()
+    ended.register(lifeline, select.POLLIN)
+    if ended.poll(0):  # before the kernel was asked
+        os._exit(0)
 
 
 def call(function: Callable[..., Any], arguments: list[Any]) -> tuple[dict[str, Any], bool]:
@@ -116,4 +143,7 @@ def reply(stream: TextIO, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    try:
+        main(**json.loads(sys.argv[1]))
+    except BrokenPipeError:  # the parent is gone, and nobody left to tell; closing the pipe would raise again
+        os._exit(1)
