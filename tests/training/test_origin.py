@@ -112,7 +112,10 @@ def test_positions_count_with_the_scaling_that_the_config_leaves_out(rope: objec
 
 def test_a_phrase_that_the_tokenizer_cannot_write_is_refused() -> None:
     recipe = resolve(words=["recipe.interruption_phrase=stop</think>"]).recipe
-    with pytest.raises(InputError, match=r"recipe\.interruption_phrase: the model's tokenizer has no 's' 't' 'o' 'p' "):
+    with pytest.raises(
+        InputError,
+        match=r"recipe\.interruption_phrase: the model's tokenizer has no 's' 't' 'o' 'p' .*length_control = none",
+    ):
         length_limits(recipe, small_tokenizer())
     length_limits(resolve().recipe, small_tokenizer())
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,18 @@ def test_a_finished_run_that_is_prolonged_keeps_its_last_evaluation(tmp_path: Pa
     resume(run, steps=6)
     assert rows(run)[: len(before)] == before
     assert [row["step"] for row in rows(run, "eval")] == [0, 2, 4, 6]
+
+
+def test_a_model_that_was_changed_between_is_refused_by_naming_the_settings(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(settings("recipe.schedule=lockstep", "steps=1", "evaluation.every=0"), run)
+    wider = replace(WARM, intermediate_size=32, steps=1)
+    found = settings("recipe.schedule=lockstep", "steps=2", f"model.warm_start={json.dumps(wider.__dict__)}")
+    found.write(run)
+    with pytest.raises(
+        InputError, match=r"than the model's; config\.yaml names another model .* put its model settings"
+    ):
+        resume(run)
 
 
 @pytest.mark.parametrize(

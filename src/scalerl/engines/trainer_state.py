@@ -18,6 +18,10 @@ from scalerl.errors import InputError
 WEIGHTS, OPTIMIZER, COUNTERS = "model.safetensors", "optimizer.safetensors", "trainer.json"
 FORMAT = 1
 RANDOM_STATE = "random_state"
+_OTHER = (
+    "; config.yaml names another model than the one this was written with: put its model settings back, or start a new "
+    "run in another directory"
+)
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -64,10 +68,10 @@ def is_moment(key: str) -> bool:
 def check_tensors(path: Path, own: Mapping[str, Tensor], found: Mapping[str, tuple[torch.Size, torch.dtype]]) -> None:
     """Refuse weights that are not this model's; `InputError` names the first tensor that differs."""
     for name in sorted(own.keys() ^ found.keys()):
-        raise InputError(f"{path}: tensor {name} is not in both the files and the model; is it another model's?")
+        raise InputError(f"{path}: tensor {name} is not in both the files and the model{_OTHER}")
     for name, tensor in own.items():
         if (tensor.shape, tensor.dtype) != found[name]:
-            raise InputError(f"{path}: tensor {name} has another shape or dtype than the model's")
+            raise InputError(f"{path}: tensor {name} has another shape or dtype than the model's{_OTHER}")
 
 
 def write_counters(path: Path, counters: Mapping[str, Any]) -> None:

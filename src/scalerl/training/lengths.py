@@ -31,7 +31,10 @@ def length_limits(recipe: Recipe, tokenizer: Any, also_ending: tuple[int, ...] =
             f"recipe.thinking_end = {recipe.thinking_end!r}: it must be one token of the model's tokenizer, which "
             f"writes it with {len(closing)}; for a model that does not think set recipe.length_control = none"
         )
-    PromptEncoder(tokenizer).check(recipe.interruption_phrase, "recipe.interruption_phrase")
+    try:
+        PromptEncoder(tokenizer).check(recipe.interruption_phrase, "recipe.interruption_phrase")
+    except InputError as error:
+        raise InputError(f"{error}; or do without interruption: recipe.length_control = none") from error
     plan = Interruption.of(recipe, _ids(tokenizer, recipe.interruption_phrase))
     assert plan is not None  # it interrupts
     if closing[0] not in plan.phrase:
