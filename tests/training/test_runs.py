@@ -301,6 +301,22 @@ def test_a_finished_run_that_is_prolonged_keeps_its_last_evaluation(tmp_path: Pa
     assert [row["step"] for row in rows(run, "eval")] == [0, 2, 4, 6]
 
 
+def test_settings_changed_between_are_told_beside_the_curve(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("recipe.schedule=lockstep", "evaluation.every=0", "checkpoints.every=1")
+    train(settings(*words, "steps=1"), run)
+    resume(run)
+    assert [row["event"] for row in rows(run, "event")] == ["end"]
+    settings(*words, "steps=2", "recipe.learning_rate=2e-3", "task.train_prompts=50").write(run)
+    resume(run)
+    changed, end = rows(run, "event")
+    assert (changed["event"], changed["step"], end["event"]) == ("settings changed", 1, "end")
+    told = {"steps: 1 -> 2", "recipe.learning_rate: 0.001 -> 0.002", "task.train_prompts: 60 -> 50"}
+    assert set(changed["reason"].split("; ")) == told
+    resume(run)
+    assert rows(run, "event")[:-1] == [changed]
+
+
 def test_a_model_that_was_changed_between_is_refused_by_naming_the_settings(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(settings("recipe.schedule=lockstep", "steps=1", "evaluation.every=0"), run)

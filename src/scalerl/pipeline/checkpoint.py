@@ -1,6 +1,6 @@
 """Checkpoints that exist whole or not at all: written beside, forced to disk, then renamed. The last N are kept.
 
-checkpoints/step-00000120/{state.json, buffer.safetensors, trainer/..., manifest.json}
+checkpoints/step-00000120/{state.json, buffer.safetensors, config.yaml, trainer/..., manifest.json}
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class Checkpoints:
     Args:
         directory: of the run.
         keep: how many of the newest to keep.
+        also: texts that each one holds beside, by name of the file.
     """
 
-    def __init__(self, directory: Path, keep: int = 2) -> None:
+    def __init__(self, directory: Path, keep: int = 2, also: Mapping[str, str] | None = None) -> None:
         if keep < 1:
             raise ValueError("keep at least one checkpoint")
-        self.folder, self.keep = directory / FOLDER, keep
+        self.folder, self.keep, self.also = directory / FOLDER, keep, dict(also or {})
 
     def save(
         self, step: int, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], write: Callable[[Path], None]
@@ -60,6 +61,8 @@ class Checkpoints:
             write(scratch / "trainer")
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, scratch / _ARRAYS)
             (scratch / _STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
+            for name, text in self.also.items():
+                (scratch / name).write_text(text, "utf-8")
             files = {str(p.relative_to(scratch)): _facts(p) for p in sorted(scratch.rglob("*")) if p.is_file()}
             (scratch / _MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "step": step, "files": files}))
             _sync(scratch)

@@ -26,13 +26,14 @@ from scalerl.protocols import Task
 from scalerl.tasks.guard import Guard
 from scalerl.tasks.registry import build_task
 from scalerl.tasks.tokenizer import is_small
+from scalerl.training.changes import changes
 from scalerl.training.engines import Engines, Launch
 from scalerl.training.launch_inline import launch_inline
 from scalerl.training.launch_process import launch_processes
 from scalerl.training.launch_ray import launch_ray
 from scalerl.training.lengths import length_limits
 from scalerl.training.model import Origin, loaded, positions_fit, vocabulary_fits
-from scalerl.training.settings import Settings
+from scalerl.training.settings import CONFIG, Settings
 
 Listener = Callable[[Row], None]
 LAUNCHERS = {"inline": launch_inline, "process": launch_processes, "ray": launch_ray}
@@ -72,7 +73,7 @@ def assembled(
         parameters = count_parameters(model, active=True)
         engines = LAUNCHERS[settings.engines.launch](Launch(settings, directory, origin, generation, model, closing))
         del model
-        saved = Checkpoints(directory, settings.checkpoints.keep)
+        saved = Checkpoints(directory, settings.checkpoints.keep, {CONFIG: settings.to_yaml()})
         state = arrays = None
         if checkpoint is not None:
             state, arrays, folder = saved.load(checkpoint)
@@ -84,6 +85,9 @@ def assembled(
         closing.callback(controller.close)
         if state is not None and arrays is not None:
             controller.restore(state, arrays)
+        changed = None if checkpoint is None else changes(checkpoint, settings)
+        if changed is not None:
+            metrics.write("event", {"step": controller.step, "event": "settings changed", "reason": changed})
         yield Run(settings, directory, origin, engines, controller, task)
 
 
