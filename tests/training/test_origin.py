@@ -16,6 +16,7 @@ from scalerl.training.assemble import decoder
 from scalerl.training.lengths import length_limits
 from scalerl.training.model import origin, positions_fit
 from scalerl.training.resolve import resolve
+from scalerl.training.resume import resume
 from scalerl.training.settings import ModelSettings, Settings
 from scalerl.training.train import train
 
@@ -71,6 +72,10 @@ def test_an_embedding_with_rows_to_spare_trains(tmp_path: Path) -> None:
              "evaluation.every=0"]  # fmt: skip
     train(resolve(words=words), tmp_path / "run")
     assert rows(tmp_path / "run", "train")[0]["tokens"] > 0
+    wider = f"model.config={json.dumps(CONFIG | {'hidden_size': 32})}"
+    resolve(words=[wider, *words[1:]]).write(tmp_path / "run")
+    with pytest.raises(InputError, match=r"model\.config\.hidden_size was 16 when step-00000001 was written"):
+        resume(tmp_path / "run")
 
 
 GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 64, "n_positions": 15}

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from scalerl.errors import InputError
 from scalerl.training.settings import CONFIG, Settings
 
 _WIDTH = 60
@@ -19,12 +20,21 @@ def changes(checkpoint: Path, settings: Settings) -> str | None:
 
     Args:
         checkpoint: a folder that holds the settings it was written with.
+
+    Raises:
+        InputError: a model of random weights was made long ago, and would not be made anew.
     """
     file = checkpoint / CONFIG
     if not file.is_file():  # of a version that did not keep them
         return None
     old, new = (dict(_flat("", yaml.safe_load(text))) for text in (file.read_text("utf-8"), settings.to_yaml()))
     names = [name for name in {**old, **new} if old.get(name, _UNSET) != new.get(name, _UNSET)]
+    fixed = next((name for name in names if name.startswith("model.config.")), None)
+    if fixed is not None and settings.model.config is not None:
+        raise InputError(
+            f"{CONFIG}: {fixed} was {_short(old.get(fixed, _UNSET))} when {checkpoint.name} was written, and a run "
+            "keeps its model; put it back, or start a new run in another directory"
+        )
     return "; ".join(f"{n}: {_short(old.get(n, _UNSET))} -> {_short(new.get(n, _UNSET))}" for n in names) or None
 
 
