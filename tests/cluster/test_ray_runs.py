@@ -22,5 +22,10 @@ def test_a_run_in_actors_trains_evaluates_and_exports(tmp_path: Path) -> None:
     assert [row["step"] for row in train_rows] == list(range(1, 7))
     assert max(int(s) for row in train_rows for s in row["staleness_histogram"]) <= 2
     assert all(abs(row.get("mismatch_kl", 0.0)) < 0.05 for row in train_rows)
-    assert [row["step"] for row in rows(tmp_path, "eval")] == [0, 2, 4, 6]
-    assert Counter(row["event"] for row in rows(tmp_path, "event")) == {"end": 1}
+    evaluated = [row["step"] for row in rows(tmp_path, "eval")]
+    events = Counter(row["event"] for row in rows(tmp_path, "event"))
+    assert (evaluated[0], evaluated[-1]) == (0, 6)
+    assert (
+        len(evaluated) + events.pop("evaluation skipped", 0) == 4
+    )  # on a fast machine one still runs when the next is due
+    assert events == {"end": 1}
