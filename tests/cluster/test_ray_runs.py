@@ -15,13 +15,13 @@ from scalerl.training.train import train
 
 
 def test_a_run_in_actors_trains_evaluates_and_exports(tmp_path: Path) -> None:
-    own = settings("engines.launch=ray", "engines.generators=2")
+    own = settings("engines.launch=ray", "engines.generators=2", "recipe.learning_rate=1e-5")
     done = train(own, tmp_path)
     assert done.outcome.step == 6
     train_rows = rows(tmp_path, "train")
     assert [row["step"] for row in train_rows] == list(range(1, 7))
     assert max(int(s) for row in train_rows for s in row["staleness_histogram"]) <= 2
-    assert all(abs(row.get("mismatch_kl", 0.0)) < 0.05 for row in train_rows)
+    assert all(abs(row.get("mismatch_kl", 0.0)) < 0.01 for row in train_rows)
     evaluated = [row["step"] for row in rows(tmp_path, "eval")]
     events = Counter(row["event"] for row in rows(tmp_path, "event"))
     assert (evaluated[0], evaluated[-1]) == (0, 6)
