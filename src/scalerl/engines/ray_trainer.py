@@ -7,7 +7,6 @@ collective. Whoever owns the group makes another and loads the newest checkpoint
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -58,10 +57,6 @@ class TrainerHost:
     def publish(self, dtype: Any) -> dict[int, Chunk]:
         """This rank's share of the present weights, in the store."""
         return put_own_chunks(self._trainer.weights(), dtype, self._rank, self._ranks)
-
-    def process(self) -> int:
-        """Its id, for whoever wants to kill it."""
-        return os.getpid()
 
 
 class RayTrainer:
@@ -134,10 +129,6 @@ class RayTrainer:
     def alive(self) -> bool:
         """Whether all ranks live, as far as anybody has noticed."""
         return not self._dead
-
-    def processes(self) -> list[int]:
-        """Process ids of the ranks, on their own nodes."""
-        return self._answers([actor.process.remote() for actor in self._ranks])
 
     def close(self) -> None:
         """End all ranks."""
