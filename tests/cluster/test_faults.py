@@ -183,25 +183,22 @@ def hang_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
 
 @contextlib.contextmanager
 def full_disk(folder: Path) -> Iterator[bool]:
-    """A file system without room in the place of a folder, within; False where none may be mounted, and a file stands
-    in the folder's place."""
-    aside = folder.with_name("aside")
-    folder.rename(aside)
-    folder.mkdir()
+    """A file system without room over a folder, within; False where none may be mounted, and a file stands in the
+    folder's place."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    try:
-        if not mounted:
-            folder.rmdir()
-            folder.write_text("no folder")
-        yield mounted
-    finally:
-        if mounted:
+    if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
+        try:
+            yield True
+        finally:
             subprocess.run(["umount", "-l", str(folder)], check=True)
-            folder.rmdir()
-        else:
+    else:
+        aside = folder.rename(folder.with_name("aside"))
+        folder.write_text("no folder")
+        try:
+            yield False
+        finally:
             folder.unlink()
-        aside.rename(folder)
+            aside.rename(folder)
 
 
 def fill_the_disk_of_the_checkpoints(driver: Driver, nodes: Nodes, rng: random.Random) -> None:

@@ -81,6 +81,7 @@ class GeneratorHost:
                 raise ScaleRLError(self._failure) from None
             return found
 
+    @ray.method(concurrency_group="obey")  # type: ignore[untyped-decorator]
     def leave(self) -> None:
         """Return when the loop has ended, as it was told to."""
         self._thread.join(_LEAVE_SECONDS)
@@ -156,7 +157,7 @@ class RayGenerator:
         """End the actor, after its generator where that answers: it may have processes of its own to end."""
         with contextlib.suppress(ray.exceptions.RayError):
             self._tell("stop")
-            ray.wait([self._actor.leave.options(concurrency_group="obey").remote()], timeout=_LEAVE_SECONDS)
+            ray.wait([self._actor.leave.remote()], timeout=_LEAVE_SECONDS)
         ray.kill(self._actor)
 
     def _take(self) -> Any:

@@ -108,6 +108,14 @@ class RayTrainer:
         """As the trainer's; the folder must be one that all ranks' nodes see."""
         self.call("save", path)
 
+    def begin_save(self, path: Path) -> None:
+        """As `save`, but for what is written later."""
+        self.call("begin_save", path)
+
+    def saved(self, wait: bool = True) -> bool:
+        """As the trainer's."""
+        return bool(self.call("saved", wait))
+
     def load(self, path: Path) -> None:
         """As the trainer's."""
         self.call("load", path)
@@ -139,17 +147,21 @@ class RayTrainer:
         return together(self.version, self._answers([actor.publish.remote(self._dtype) for actor in self._ranks]))
 
     def _answers(self, asked: Sequence[Any]) -> list[Any]:
-        """One from each rank, in order; the first that fails ends them all."""
+        """One from each rank, in order; the first that fails ends them all.
+
+        Each is fetched once. As a client, Ray frees what a fetched answer refers to when that answer is dropped, be it
+        after the same answer has been fetched again.
+        """
         if self._dead:
             raise EngineDied(self._dead)
-        left = list(asked)
+        left, answers = list(asked), dict[Any, Any]()
         try:
             while left:
-                done, left = ray.wait(left)
-                ray.get(done)
-            return list(ray.get(list(asked)))
+                (done,), left = ray.wait(left)
+                answers[done] = ray.get(done)
+            return [answers[one] for one in asked]
         except ray.exceptions.RayError as error:
-            rank = asked.index(done[0])
+            rank = asked.index(done)
             self._dead = f"trainer, rank {rank} of {len(self._ranks)}: {reason(error)}"
             self.close()  # the others wait for it
             raise EngineDied(self._dead) from error
