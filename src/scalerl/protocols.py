@@ -52,12 +52,16 @@ class Trainer(Protocol):
         """The weights after the last step."""
         ...
 
-    def save(self, path: Path) -> None:
-        """Write weights, optimizer and random state below `path`."""
+    def begin_save(self, path: Path) -> None:
+        """Write weights, optimizer and random state below `path`; steps may follow before all is written."""
+        ...
+
+    def saved(self, wait: bool) -> bool:
+        """Whether all of the last `begin_save` is written; raises where it could not be."""
         ...
 
     def load(self, path: Path) -> None:
-        """Restore what `save` wrote."""
+        """Restore what was saved below `path`."""
         ...
 
 

@@ -106,9 +106,9 @@ def save(kind: str, batches: list[Batch], path: Path, beside: Batch | None, chan
     made = trainer(kind, torch.float64, **changes)
     for batch in batches:
         made.step(batch)
-    saving = made.begin_save(path)
+    made.begin_save(path)
     stats = made.step(beside) if beside is not None else {}
-    saving.wait()
+    assert made.saved()
     return dict(made.weights()), stats
 
 

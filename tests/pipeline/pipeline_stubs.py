@@ -79,6 +79,12 @@ class StubTrainer:
     def weights(self) -> WeightSource:
         return StubWeights(self.skill)
 
+    def begin_save(self, path: Path) -> None:
+        self.save(path)
+
+    def saved(self, wait: bool) -> bool:
+        return True
+
     def save(self, path: Path) -> None:
         (path / "trainer.json").write_text(json.dumps({"skill": self.skill, "version": self.version}))
 

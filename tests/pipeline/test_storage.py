@@ -27,11 +27,15 @@ def write(folder: Path) -> None:
     (folder / "weights").write_bytes(b"x" * 1000)
 
 
+def save(checkpoints: Checkpoints, *what: Any) -> Path:
+    return checkpoints.finish(checkpoints.begin(*what))
+
+
 def test_a_checkpoint_comes_back_and_the_last_n_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     assert checkpoints.latest() is None
     for step in (5, 10, 15):
-        checkpoints.save(step, {"step": step, "seed": 0.1 + 0.2}, ARRAYS, write)
+        save(checkpoints, step, {"step": step, "seed": 0.1 + 0.2}, ARRAYS, write)
     assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["step-00000010", "step-00000015"]
     latest = checkpoints.latest()
     assert latest is not None
@@ -47,7 +51,7 @@ def test_a_checkpoint_comes_back_and_the_last_n_are_kept(tmp_path: Path) -> None
 def test_a_step_saved_twice_is_the_second(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for seed in (1, 2):
-        path = checkpoints.save(5, {"seed": seed}, ARRAYS, write)
+        path = save(checkpoints, 5, {"seed": seed}, ARRAYS, write)
     assert checkpoints.load(path)[0] == {"seed": 2}
 
 
@@ -57,7 +61,7 @@ def test_a_step_saved_twice_is_the_second(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (5, 10):
-        path = checkpoints.save(step, {"step": step}, ARRAYS, write)
+        path = save(checkpoints, step, {"step": step}, ARRAYS, write)
     if damage == "cut":
         os.truncate(path / "trainer" / "weights", 10)
     elif damage == "altered":
@@ -81,7 +85,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str, caplog
 
 def test_a_checkpoint_of_another_format_is_refused_by_its_format(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    path = checkpoints.save(5, {}, ARRAYS, write)
+    path = save(checkpoints, 5, {}, ARRAYS, write)
     (path / "manifest.json").write_text('{"format": 1, "step": 5, "files": {"state.json": 2}}')
     assert checkpoints.latest() == path
     with pytest.raises(CheckpointError, match="has format 1, this version reads 2"):
@@ -90,14 +94,14 @@ def test_a_checkpoint_of_another_format_is_refused_by_its_format(tmp_path: Path)
 
 def test_a_full_disk_is_a_clear_error_and_the_older_checkpoint_stays(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(5, {"step": 5}, ARRAYS, write)
+    save(checkpoints, 5, {"step": 5}, ARRAYS, write)
 
     def full(folder: Path) -> None:
         write(folder)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CheckpointError, match="disk is full: free space, or keep fewer") as caught:
-        checkpoints.save(10, {"step": 10}, ARRAYS, full)
+        save(checkpoints, 10, {"step": 10}, ARRAYS, full)
     assert "\n" not in str(caught.value)
     assert [p.name for p in checkpoints.folder.iterdir()] == ["step-00000005"]
 
@@ -105,7 +109,7 @@ def test_a_full_disk_is_a_clear_error_and_the_older_checkpoint_stays(tmp_path: P
         raise EngineDied("gone")
 
     with pytest.raises(EngineDied):
-        checkpoints.save(10, {"step": 10}, ARRAYS, dies)
+        save(checkpoints, 10, {"step": 10}, ARRAYS, dies)
     assert [p.name for p in checkpoints.folder.iterdir()] == ["step-00000005"]
 
 
@@ -118,7 +122,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
             file.write(b"x" * 100_000)
 
     with pytest.raises(CheckpointError, match="disk is full"):
-        Checkpoints(tmp_path).save(10, {}, ARRAYS, full)
+        save(Checkpoints(tmp_path), 10, {}, ARRAYS, full)
 
 
 def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
@@ -126,7 +130,7 @@ def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
     living, dead = (checkpoints.folder / f".writing-00000001-{pid}" for pid in (os.getppid(), 2**22 + 1))
     for folder in (living, dead):
         folder.mkdir(parents=True)
-    checkpoints.save(5, {}, ARRAYS, write)
+    save(checkpoints, 5, {}, ARRAYS, write)
     assert living.exists()
     assert not dead.exists()
 
@@ -140,7 +144,7 @@ def write(folder):
         (folder / f"part-{i}").write_bytes(b"x" * 20_000)
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=2)
 for step in range(1, 10_000):
-    checkpoints.save(step, {"step": step}, {"a": np.full(1000, step)}, write)
+    checkpoints.finish(checkpoints.begin(step, {"step": step}, {"a": np.full(1000, step)}, write))
     print(step, flush=True)
 """
 
@@ -162,7 +166,7 @@ def test_kill_9_during_a_checkpoint_leaves_a_good_one(tmp_path: Path) -> None:
         state, arrays, _ = checkpoints.load(latest)
         assert state["step"] >= max(done + rest)
         assert (arrays["a"] == state["step"]).all()
-        checkpoints.save(99_999, {"step": 99_999}, ARRAYS, write)
+        save(checkpoints, 99_999, {"step": 99_999}, ARRAYS, write)
         assert not list(checkpoints.folder.glob(".writing-*"))
 
 

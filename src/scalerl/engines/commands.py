@@ -8,7 +8,7 @@ from typing import Any
 
 from scalerl.errors import ScaleRLError
 
-_WRITING = ("save", "export")
+_WRITING = ("save", "begin_save", "saved", "export")
 Answer = tuple[str, Any]
 """("result", value) or ("refused", why)."""
 

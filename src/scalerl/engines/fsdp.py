@@ -9,6 +9,7 @@ adds empty ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from scalerl.engines.sharded_state import Saving, begin_save, load_sharded
 from scalerl.engines.sharding import ShardedSource, shard
 from scalerl.engines.step_sums import StepSums
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
+from scalerl.errors import ScaleRLError
 from scalerl.protocols import WeightSource
 from scalerl.recipe.loss import LossStats
 from scalerl.types import Batch
@@ -43,6 +45,7 @@ class FSDPTrainer(TorchTrainer):
         gpu = torch.cuda.is_available()
         self.device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
         super().__init__(model, settings, reference)
+        self._saving: Saving | None = None
         self._for_checkpoints = dist.new_group(backend="gloo")  # a step's collectives must not meet a checkpoint's
 
     @torch.no_grad()
@@ -56,16 +59,34 @@ class FSDPTrainer(TorchTrainer):
         return ShardedSource(named_tensors(self.model))
 
     def save(self, path: Path) -> None:
-        """Write each rank's shards below `path`; with `begin_save` steps may go on meanwhile."""
-        self.begin_save(path).wait()
+        """Write each rank's shards below `path`."""
+        self.begin_save(path)
+        self.saved()
 
-    def begin_save(self, path: Path) -> Saving:
-        """Copy the state, and write it in the background."""
-        return begin_save(path, self.model, self.optimizer, self._counters, self._for_checkpoints)
+    def begin_save(self, path: Path) -> None:
+        """Copy the state, and write the copy in the background; `saved` tells when that is over."""
+        self._let_go()
+        self._saving = begin_save(path, self.model, self.optimizer, self._counters, self._for_checkpoints)
+
+    def saved(self, wait: bool = True) -> bool:
+        """Whether all ranks have written theirs; `ScaleRLError` where one could not."""
+        if self._saving is None:
+            return True
+        if not wait and not self._saving.done:
+            return False
+        saving, self._saving = self._saving, None
+        saving.wait()
+        return True
 
     def load(self, path: Path) -> None:
         """Restore what any number of ranks wrote, or a trainer without ranks."""
+        self._let_go()
         self._count(load_sharded(path, self.model, self.optimizer, self._for_checkpoints))
+
+    def _let_go(self) -> None:
+        """Wait for a save that nobody asks about any more: its collectives must not meet another's."""
+        with suppress(ScaleRLError):
+            self.saved()
 
     def export(self, path: Path, tokenizer: Any) -> None:
         """Write a Hugging Face folder: rank 0, in whose CPU memory the whole model must fit meanwhile."""

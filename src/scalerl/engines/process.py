@@ -263,6 +263,12 @@ class TrainerProcess:
     def save(self, path: Path) -> None:
         self.call("save", path)
 
+    def begin_save(self, path: Path) -> None:
+        self.call("begin_save", path)
+
+    def saved(self, wait: bool = True) -> bool:
+        return bool(self.call("saved", wait))
+
     def load(self, path: Path) -> None:
         self.call("load", path)
 

@@ -7,7 +7,7 @@ read there: any number of ranks goes on from what any other number wrote. DCP's 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,13 @@ def begin_save(
     """Copy the state, and write it below `path` while others go on; all ranks call it.
 
     Args:
-        counters: plain JSON values, equal on all ranks. group: of all ranks on CPUs, for nothing but this.
+        counters: plain JSON values, equal on all ranks. group: of all ranks on CPUs, for nothing but this, one at a
+            time.
+
+    Raises:
+        ScaleRLError: on all ranks, where one cannot even begin.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    if dist.get_rank(group) == 0:
-        write_counters(path, counters)
+    _together(path, group, lambda: _prepare(path, counters if dist.get_rank(group) == 0 else None))
     tensors = {n: t.detach() for n, t in named_tensors(model).items()}
     state = tensors | moments(model, optimizer) | {RANDOM_STATE: torch.get_rng_state()}
     writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
@@ -108,6 +110,26 @@ def load_sharded(
             kind, _, name = key.partition(".")
             optimizer.state[parameters[name]][kind] = value
     return counters
+
+
+def _prepare(path: Path, counters: Mapping[str, Any] | None) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    if counters is not None:
+        write_counters(path, counters)
+
+
+def _together(path: Path, group: dist.ProcessGroup, write: Callable[[], None]) -> None:
+    """Write on each rank; where one cannot, all raise, or those that could would wait for it in the next collective."""
+    failure = None
+    try:
+        write()
+    except OSError as error:
+        failure = str(error)
+    failures: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(failures, failure, group)
+    for found in failures:
+        if found is not None:
+            raise ScaleRLError(f"{path}: could not be written ({found})")
 
 
 def read_whole(path: Path) -> dict[str, Tensor]:

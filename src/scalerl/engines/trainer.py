@@ -190,6 +190,14 @@ class TorchTrainer:
         """Write weights, optimizer, counters and random state below `path`: safetensors and JSON."""
         save_state(path, self.model, self.optimizer, self._counters)
 
+    def begin_save(self, path: Path) -> None:
+        """The same: all is written on return."""
+        self.save(path)
+
+    def saved(self, wait: bool = True) -> bool:
+        """Yes."""
+        return True
+
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit; `InputError` where it is not of this model."""
         counters = load_state(path, self.model, self.optimizer)

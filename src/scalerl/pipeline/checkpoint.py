@@ -11,7 +11,9 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,30 @@ FORMAT = 2
 _CHUNK = 1 << 20
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A checkpoint that is being written in `scratch`, and that nobody sees before it is renamed to `final`."""
+
+    step: int
+    final: Path
+    scratch: Path
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is written within is there, or nothing of the draft is and the error says so."""
+        try:
+            yield
+        except Exception as error:
+            self.drop()
+            if isinstance(error, EngineDied):
+                raise
+            raise CheckpointError(f"{self.final}: could not be written ({error}){_mend(error)}") from error
+
+    def drop(self) -> None:
+        """Give it up."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
 class Checkpoints:
     """The folder `checkpoints/` of a run.
 
@@ -45,36 +71,42 @@ class Checkpoints:
             raise ValueError("keep at least one checkpoint")
         self.folder, self.keep, self.also = directory / FOLDER, keep, dict(also or {})
 
-    def save(
+    def begin(
         self, step: int, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], write: Callable[[Path], None]
-    ) -> Path:
-        """Write one; `write` is given a folder for the trainer's files.
+    ) -> Draft:
+        """Write all but what `write`, given a folder for the trainer's files, may still be writing when it returns.
 
         Raises:
             CheckpointError: it could not be written, for example to a full disk. Older ones are untouched.
             EngineDied: the trainer did, while it wrote.
         """
-        final, scratch = self.folder / f"step-{step:08d}", self.folder / f".writing-{step:08d}-{os.getpid()}"
-        try:
+        scratch = self.folder / f".writing-{step:08d}-{os.getpid()}"
+        draft = Draft(step, self.folder / f"step-{step:08d}", scratch)
+        with draft.whole():
             self._clear()
             (scratch / "trainer").mkdir(parents=True)
-            write(scratch / "trainer")
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, scratch / _ARRAYS)
             (scratch / _STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_INDENT_2))
             for name, text in self.also.items():
                 (scratch / name).write_text(text, "utf-8")
+            write(scratch / "trainer")
+        return draft
+
+    def finish(self, draft: Draft) -> Path:
+        """Make it one of the run's, once all its files are there.
+
+        Raises:
+            CheckpointError: as `begin`.
+        """
+        scratch, final = draft.scratch, draft.final
+        with draft.whole():
             files = {str(p.relative_to(scratch)): _facts(p) for p in sorted(scratch.rglob("*")) if p.is_file()}
-            (scratch / _MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "step": step, "files": files}))
+            (scratch / _MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "step": draft.step, "files": files}))
             _sync(scratch)
             if final.exists():  # a repeated step: the new one is as good, and rename needs the place
                 shutil.rmtree(final)
             scratch.rename(final)
             _sync_folder(self.folder)
-        except Exception as error:
-            shutil.rmtree(scratch, ignore_errors=True)
-            if isinstance(error, EngineDied):
-                raise
-            raise CheckpointError(f"{final}: could not be written ({error}){_mend(error)}") from error
         self._prune()
         return final
 

@@ -24,6 +24,7 @@ from scalerl.pipeline.metrics import MetricsLog
 from scalerl.pipeline.revival import Revivable
 from scalerl.pipeline.rows import fleet_counts, refuse_unjudged, train_row, verdicts
 from scalerl.pipeline.sampler import Sampler
+from scalerl.pipeline.saving import Saver
 from scalerl.pipeline.schedule import Schedule
 from scalerl.pipeline.settings import ControllerSettings, Outcome
 from scalerl.pipeline.stepper import Done, Stepper
@@ -82,7 +83,7 @@ class Controller:
         self._due = settings.evaluate_every > 0 and evaluation is not None
         self._due_at = 0
         self._spent: dict[str, Any] = {}  # when the evaluation under way began
-        self._saved, self._unsaved = -1, 0
+        self._saver = Saver(checkpoints, trainer, self._event, beside=self.schedule.overlap)
         self._asked: str | None = None  # why to stop
         self._whole = True  # no step was broken off
         # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
@@ -108,8 +109,9 @@ class Controller:
                     with self._clocks.phase("sleep"):
                         time.sleep(self._pause)
             self._wait_for_evaluation()
-            if self.settings.checkpoint_every and self._saved != self.step and self._whole:
-                self._save_last()
+            if self.settings.checkpoint_every and self._whole:
+                with self._clocks.phase("checkpoint"):
+                    self._saver.last(self.step, self._snapshot, self.metrics.path.parent)
             self._event("end", reason=reason, outstanding_groups=len(self._buffer))
             return Outcome(self.step, reason)
         except (CheckpointError, VerifierError) as error:
@@ -134,7 +136,7 @@ class Controller:
 
     def close(self) -> None:
         """End threads and the metrics file; engines belong to whoever made them."""
-        for owner in (self._verification, self.evaluation, self._stepper):
+        for owner in (self._verification, self.evaluation, self._stepper, self._saver):
             if owner is not None:
                 owner.close()
         self.metrics.close()
@@ -164,6 +166,8 @@ class Controller:
             self._revive()
         for event in self.generator.news():
             self.metrics.write("event", {"step": self.step, **event})
+        if not self._stepper.busy:
+            self._saver.poll()
         return any([self._submit(), self._collect(), self._train(), self._poll_evaluation()])  # all of them, each time
 
     def _submit(self) -> bool:
@@ -254,15 +258,8 @@ class Controller:
         self._evaluate()
         every = self.settings.checkpoint_every
         if every and self.step % every == 0:
-            try:
-                self._save()
-            except CheckpointError as error:  # training is intact and goes on; the next one may find room
-                self._unsaved += 1
-                if self._unsaved > 1 and not self._saved_before():
-                    raise CheckpointError(
-                        f"{error}; no checkpoint could be written yet: all work is at risk"
-                    ) from error
-                self._event("checkpoint failed", reason=str(error))
+            with self._clocks.phase("checkpoint"):
+                self._saver.begin(self.step, self._snapshot)
 
     def _publish(self) -> None:
         with self._clocks.phase("publish"):
@@ -291,7 +288,7 @@ class Controller:
         for row in result.rows:  # training has gone on: the score belongs to what its policy had cost
             spent = self._spent | {"evaluation": compute["evaluation"]}
             self._write("eval", row | {"seconds_evaluation": result.seconds, "compute": spent})
-        self._saved = -1  # a checkpoint of this step does not know it, and the run would evaluate again
+        self._saver.step = -1  # a checkpoint of this step does not know it, and the run would evaluate again
         return True
 
     def _wait_for_evaluation(self) -> None:
@@ -328,28 +325,16 @@ class Controller:
         )
         return Buffer(admission, self.recipe.generations, in_order=self.schedule.whole)
 
-    def _save(self) -> None:
-        with self._clocks.phase("checkpoint"):
-            self._judge()
-            buffer, arrays = self._buffer.state()
-            running = self.evaluation is not None and self.evaluation.running
-            state = {
-                "step": self.step, "due": self._due or running, "sampler": self.sampler.state(),
-                "buffer": buffer, "ledger": self.ledger.state(), "metrics_size": self.metrics.sync(),
-            }  # fmt: skip
-            self.checkpoints.save(self.step, state, arrays, self.trainer.save)
-            self._saved = self.step
-
-    def _save_last(self) -> None:
-        try:
-            self._save()
-        except CheckpointError as error:
-            directory = self.metrics.path.parent
-            then = f"then `scalerl resume {directory}` goes on from the one before"
-            raise CheckpointError(f"{error}; {then if self._saved_before() else 'there is none before it'}") from error
-
-    def _saved_before(self) -> bool:
-        return self.checkpoints.latest() is not None
+    def _snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """State and arrays of everything but the trainer, as of the last step."""
+        self._judge()
+        buffer, arrays = self._buffer.state()
+        running = self.evaluation is not None and self.evaluation.running
+        state = {
+            "step": self.step, "due": self._due or running, "sampler": self.sampler.state(),
+            "buffer": buffer, "ledger": self.ledger.state(), "metrics_size": self.metrics.sync(),
+        }  # fmt: skip
+        return state, arrays
 
     def restore(self, state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Go on where a checkpoint was taken; before `run`, with the trainer loaded from the same one.
@@ -357,7 +342,7 @@ class Controller:
         Raises:
             CheckpointError: it does not fit this run's recipe.
         """
-        self.step = self._saved = int(state["step"])
+        self.step = self._saver.step = int(state["step"])
         self.sampler.restore(state["sampler"])
         self.ledger.restore(state["ledger"])
         self._due, self._due_at = bool(state["due"]) and self.evaluation is not None, self.step
