@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -270,7 +271,7 @@ def test_vllm_takes_what_its_own_transfers_between_gpus_are_told(model: Any) -> 
     from scalerl.engines.vllm_device_transfer import Moved, sender_info
 
     for kind in ("ipc", "nccl"):
-        assert sender_info(kind, 2).backend == kind
+        assert sender_info(kind, 2, 1).backend == kind
         assert kind in WeightTransferTrainerFactory._registry
     moved = Moved(torch.device("cpu"), torch.bfloat16)
     moved.source = source(model)
@@ -278,3 +279,25 @@ def test_vllm_takes_what_its_own_transfers_between_gpus_are_told(model: Any) -> 
     assert [(m.name, m.dtype, tuple(m.shape)) for m in moved.metadata()] == [
         (name, torch.bfloat16, tuple(tensor.shape)) for name, tensor in sent.items()
     ]
+    assert moved.largest() == max(t.numel() * 2 for t in sent.values())
+    assert sender_info("ipc", 1, 3 << 30).packed_buffer_size_bytes == 3 << 30  # an embedding may be larger than a GiB
+
+
+def test_vllm_sends_a_handle_between_processes_where_ipc_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handle is what torch's `reduce_tensor` makes of a tensor on a GPU, classes and all."""
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+    from scalerl.engines.vllm_engine import _prepare_environment
+
+    kind, storage, size = torch.Tensor, torch.storage.UntypedStorage, torch.Size([4])
+    handle = (kind, size, (1,), 0, storage, torch.uint8, 0, b"handle", 4, 0, False, b"counter", 0, b"event", True)
+    update = {"ipc_handles": {"GPU-1": handle}, "names": ["a"], "shapes": [[2]], "tensor_sizes": [4]}
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    monkeypatch.delenv("VLLM_ALLOW_INSECURE_SERIALIZATION", raising=False)
+    _prepare_environment(1, "shared")
+    with pytest.raises(TypeError, match="not serializable"):
+        MsgpackEncoder().encode(update)
+    _prepare_environment(1, "ipc")
+    received = MsgpackDecoder().decode(MsgpackEncoder().encode(update))
+    as_lists = [list(part) if isinstance(part, tuple) else part for part in handle]
+    assert received == update | {"ipc_handles": {"GPU-1": as_lists}}

@@ -9,6 +9,7 @@ There is nothing like it on CPU, so no test of this project has run it: only tha
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -40,7 +41,7 @@ class DeviceTransfer:
         """Start, transfer and finish an update."""
         self._source.source = source
         if self._sender is None:  # the handshake reads names and shapes
-            info = sender_info(self._kind, self._workers)
+            info = sender_info(self._kind, self._workers, self._source.largest())
             self._sender = WeightTransferTrainerFactory.trainer_init(info, client=self._client, source=self._source)
         self._sender.send_weights()
         self._source.source = None
@@ -59,6 +60,11 @@ class Moved(WeightSource):  # type: ignore[misc]  # vLLM may be absent where typ
             ParamMeta(name, self._kept(getattr(torch, kind)), shape) for name, kind, shape in self.source.metadata()
         ]
 
+    def largest(self) -> int:
+        """Bytes of the largest tensor."""
+        found: int = max(math.prod(m.shape) * m.dtype.itemsize for m in self.metadata())
+        return found
+
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self.source:
             yield name, tensor.detach().to(self.device, self._kept(tensor.dtype))
@@ -67,12 +73,14 @@ class Moved(WeightSource):  # type: ignore[misc]  # vLLM may be absent where typ
         return self.dtype if dtype.is_floating_point else dtype
 
 
-def sender_info(kind: str, workers: int) -> Any:
-    """What vLLM's sender is told."""
+def sender_info(kind: str, workers: int, largest: int) -> Any:
+    """What vLLM's sender is told. `largest`: bytes of a tensor; its buffer of 1 GiB would refuse a larger one."""
     if kind == "ipc":
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+        from vllm.distributed.weight_transfer.packed_tensor import DEFAULT_PACKED_BUFFER_SIZE_BYTES
 
-        return IPCTrainerInitInfo(rank=0, packed=True)
+        size = max(largest, DEFAULT_PACKED_BUFFER_SIZE_BYTES)
+        return IPCTrainerInitInfo(rank=0, packed=True, packed_buffer_size_bytes=size)
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
     with socket.socket() as free:

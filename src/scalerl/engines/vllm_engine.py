@@ -49,7 +49,7 @@ class VLLMEngine:
         Raises:
             InputError: vLLM is not installed, or refuses the model or the settings.
         """
-        _prepare_environment(self.threads)
+        _prepare_environment(self.threads, self.options.transfer)
         self._loop = asyncio.get_running_loop()
         try:
             from vllm.engine.arg_utils import AsyncEngineArgs
@@ -167,12 +167,14 @@ def _sampling(request: TokenRequest) -> Any:
     )  # fmt: skip
 
 
-def _prepare_environment(threads: int) -> None:
+def _prepare_environment(threads: int, transfer: str) -> None:
     """Before vLLM is imported. Its own binding to cores would take all of them, beside a trainer that needs some."""
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a thread asks for them, and a fork would lack the others
     os.environ[PARENT] = str(os.getpid())
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    if transfer == "ipc":  # its handles name classes, which vLLM sends to its own processes only so
+        os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
