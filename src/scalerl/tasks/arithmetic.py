@@ -124,8 +124,10 @@ class Arithmetic:
             count: how many. min_steps, max_steps: of their chains.
             corruption: share of steps with a wrong result, from which the chain then goes on. It leaves the policy
                 errors to learn from, and the pass rate below what reinforcement can reach.
-            interrupted: share of traces cut off after a random step with the interruption phrase of the small
-                tokenizer, and then the right answer, so that the policy knows what follows the phrase.
+            interrupted: share of traces cut off after a random number of steps, or of none or all of them, with the
+                interruption phrase of the small tokenizer, and then the last result so far: what is known by then. (The
+                right answer in its place cannot be read off the trace, and teaches to guess even where the trace is
+                whole; that the answer stands there was then a second thing for reinforcement to find out.)
             seed: of the examples.
         """
         top = self.max_steps if max_steps is None else max_steps
@@ -221,13 +223,12 @@ def _worked(rng: random.Random, question: str, corruption: float, interrupted: f
     """Trace and answer; both follow an error made on the way."""
     value = int(question[0])
     steps = list(_steps(question))
-    stop = rng.randrange(len(steps)) if rng.random() < interrupted else None
+    stop = rng.randrange(len(steps) + 1) if rng.random() < interrupted else None
     trace = [question[0]]
-    for place, (sign, digit) in enumerate(steps):
-        if place == stop:
-            return f"{''.join(trace)}time!{END_THINK}{answer_of(question)}"
+    for sign, digit in steps[:stop]:
         value = _step(value, sign, digit)
         if rng.random() < corruption:
             value = (value + rng.randint(1, 9)) % 10
         trace.append(f"{sign}{digit}={value}")
-    return f"{''.join(trace)}{END_THINK}{value}"
+    phrase = "" if stop is None else "time!"
+    return f"{''.join(trace)}{phrase}{END_THINK}{value}"
