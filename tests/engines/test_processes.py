@@ -117,11 +117,10 @@ def test_a_trainer_process_steps_publishes_and_saves_as_one_in_process(shared: S
         assert shared.newest_version == 2
         assert checksum(remote.weights()) == checksum(inline.weights())
         remote.save(tmp_path)
-        remote.start_step(random_batch(3))
-        with pytest.raises(RuntimeError, match="in a step"):
-            remote.start_step(random_batch(3))
-        while remote.finished_step(timeout=0.1) is None:
-            pass
+        remote.busy = True  # as another thread finds it
+        with pytest.raises(RuntimeError, match="carries out another command"):
+            remote.saved()
+        remote.busy = False
         os.kill(remote.engine.process.pid or 0, signal.SIGKILL)
         with pytest.raises(EngineDied, match="trainer process was killed by signal 9"):
             remote.step(random_batch(3))
@@ -144,6 +143,25 @@ def test_a_trainer_that_cannot_write_says_so_and_lives_on(shared: SharedWeights,
         assert remote.step(random_batch(0))["loss"] == make_trainer().step(random_batch(0))["loss"]
         remote.save(tmp_path)
         assert list(tmp_path.glob("*.safetensors"))
+    finally:
+        remote.close()
+
+
+def test_a_trainer_that_hangs_is_ended_and_replaced(shared: SharedWeights, tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    remote = TrainerProcess(make_trainer, (), shared, log, step_seconds=1.0)
+    try:
+        os.kill(remote.engine.process.pid or 0, signal.SIGSTOP)
+        said = f"trainer: has said nothing for 1 s since it was told to step (engines.step_seconds); see {log}"
+        with pytest.raises(EngineDied) as told:
+            remote.step(random_batch(0))
+        assert str(told.value) == said
+        assert not remote.alive
+        with pytest.raises(EngineDied) as again:
+            remote.saved()
+        assert str(again.value) == said
+        remote.restart()
+        assert remote.step(random_batch(0))["loss"] == make_trainer().step(random_batch(0))["loss"]
     finally:
         remote.close()
 

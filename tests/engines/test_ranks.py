@@ -15,7 +15,7 @@ from scalerl.engines.model import named_tensors
 from scalerl.engines.ranks import RankGroup, TrainerRanks, joined
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.engines.weights import SharedWeights
-from scalerl.errors import EngineDied, InputError
+from scalerl.errors import EngineDied, InputError, ScaleRLError
 
 SETTINGS = TrainerSettings(learning_rate=1e-3, compute="fp32", epsilon=1e-6)
 
@@ -85,6 +85,55 @@ def test_ranks_step_publish_save_and_survive_the_death_of_one(
     assert_published(trainer, inline)
     with pytest.raises(EngineDied, match="trainer rank 1: ZeroDivisionError: no luck on rank 1; see "):
         trainer.call("fail", 1)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_ends_them_all_and_says_so(
+    trainer: TrainerRanks, shared: SharedWeights, tmp_path: Path
+) -> None:
+    trainer.save(tmp_path / "saved")
+    trainer._step_seconds = 2.0
+    group = trainer.engine
+    assert isinstance(group, RankGroup)
+    processes = [group.process, group._others[0].process]
+    os.kill(processes[1].pid or 0, signal.SIGSTOP)
+    log = tmp_path / "trainer.log"
+    said = f"trainer of 2 ranks: has said nothing for 2 s since it was told to step (engines.step_seconds); see {log}"
+    for _ in range(2):  # dead stays dead
+        with pytest.raises(EngineDied) as told:
+            trainer.step(random_batch(0))
+        assert str(told.value) == said
+    assert not any(process.is_alive() for process in processes)
+    trainer._step_seconds = 60.0
+    trainer.restart()
+    trainer.load(tmp_path / "saved")
+    inline = TorchTrainer(tiny(), SETTINGS)
+    assert trainer.step(random_batch(0))["loss"] == pytest.approx(inline.step(random_batch(0))["loss"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_steps_go_on_while_ranks_write(trainer: TrainerRanks, tmp_path: Path) -> None:
+    inline = TorchTrainer(tiny(), SETTINGS)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ScaleRLError, match=r"file/trainer: could not be written \(.*Not a directory"):
+        trainer.begin_save(tmp_path / "file" / "trainer")
+    assert trainer.saved(wait=False)  # there is nothing to wait for
+    trainer.step(random_batch(0))
+    inline.step(random_batch(0))
+    trainer.begin_save(tmp_path / "one")
+    trainer.step(random_batch(1))
+    trainer.begin_save(tmp_path / "two")  # waits for the first
+    assert trainer.saved()
+    for name in ("one", "two"):
+        trainer.load(tmp_path / name)
+        assert_published(trainer, inline)
+        inline.step(random_batch(1))
+    (tmp_path / "three" / "shard-00002-model-00001-of-00001.safetensors").mkdir(parents=True)
+    trainer.begin_save(tmp_path / "three")
+    with pytest.raises(ScaleRLError, match=r"three: could not be written .*Is a directory"):
+        trainer.saved()
+    assert trainer.saved()
+    trainer.save(tmp_path / "four")
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

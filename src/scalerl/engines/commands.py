@@ -9,6 +9,12 @@ from typing import Any
 from scalerl.errors import ScaleRLError
 
 _WRITING = ("save", "begin_save", "saved", "export")
+STEP_SECONDS = 10_800.0
+"""Default patience with a command; no honest step on hardware that is fit for it lasts as long."""
+START_SECONDS = 900.0
+"""Patience with a beginning, or more where a command is given more."""
+GLANCE = 0.1
+"""Seconds between two looks. Patience is counted in looks: the clock goes on while who waits is itself stopped."""
 Answer = tuple[str, Any]
 """("result", value) or ("refused", why)."""
 
@@ -41,3 +47,8 @@ def one_line(error: BaseException) -> str:
     """An error as a message holds it: ours as it is, others with their kind."""
     line = " ".join(str(error).split()) or "no message"
     return line if isinstance(error, ScaleRLError) else f"{type(error).__name__}: {line}"
+
+
+def silence(what: str, seconds: float) -> str:
+    """Of a trainer, for a message; `what` it was told."""
+    return f"has said nothing for {seconds:g} s since it was told to {what} (engines.step_seconds)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import multiprocessing
 import queue
 import threading
@@ -18,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from scalerl.engines.commands import outcome
+from scalerl.engines.commands import GLANCE, START_SECONDS, STEP_SECONDS, outcome, silence
 from scalerl.engines.serve import serve_generator, serve_trainer
 from scalerl.engines.weights import NewestWeights, SharedWeights
 from scalerl.errors import EngineDied
@@ -113,6 +114,12 @@ class EngineProcess:
             self.process.kill()
         self.process.join()
         self._connection.close()
+
+    def give_up(self, why: str) -> EngineDied:
+        """End the child, for a reason that is told from now on."""
+        self._inbox.put(("error", why))
+        self.process.kill()
+        return self._obituary()
 
     def _obituary(self) -> EngineDied:
         self.process.join(5.0)
@@ -217,6 +224,7 @@ class TrainerProcess:
 
     Args:
         factory: makes the trainer in the child: factory(*arguments), picklable. weights: where it publishes.
+        step_seconds: in which a command must be answered; else the trainer is ended, for it hangs.
     """
 
     def __init__(
@@ -227,32 +235,19 @@ class TrainerProcess:
         log: Path | None = None,
         threads: int = 1,
         name: str = "trainer",
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
-        self._weights = weights
+        self._weights, self._step_seconds = weights, step_seconds
         self._source: NewestWeights | None = None
         self.busy = False
         self.engine = self._launch(name, (factory, tuple(arguments), weights), log, threads)
-        self.engine.receive(timeout=None)  # "ready": the first weights are published
+        self._begun()
 
     def _launch(self, name: str, arguments: tuple[Any, ...], log: Path | None, threads: int) -> EngineProcess:
         return EngineProcess(name, serve_trainer, arguments, log, threads)
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        self.start_step(batch)
-        stats: Mapping[str, float] = self._result()
-        return stats
-
-    def start_step(self, batch: Batch) -> None:
-        """Begin a step and return at once; `finished_step` has its statistics."""
-        self._begin("step", batch)
-
-    def finished_step(self, timeout: float = 0.0) -> Mapping[str, float] | None:
-        """Statistics of the step that was started, or None while it runs."""
-        message = self.engine.receive(timeout)
-        if message is None:
-            return None
-        self.busy = False
-        stats: Mapping[str, float] = message[1]
+        stats: Mapping[str, float] = self.call("step", batch)
         return stats
 
     def weights(self) -> WeightSource:
@@ -276,10 +271,16 @@ class TrainerProcess:
         """Any other method of the trainer, in its process.
 
         Raises:
-            ScaleRLError: it could not write its files, and lives on.
+            ScaleRLError: it could not write its files, and lives on. EngineDied: it is gone, or hung.
         """
-        self._begin(method, *arguments)
-        return self._result()
+        if self.busy:
+            raise RuntimeError("the trainer carries out another command")
+        self.busy = True
+        try:
+            self.engine.send(method, *arguments)
+            return outcome(self._answer(method, self._step_seconds))
+        finally:
+            self.busy = False
 
     @property
     def alive(self) -> bool:
@@ -289,20 +290,18 @@ class TrainerProcess:
     def restart(self) -> None:
         """Replace the process by one in its first state; `load` a checkpoint then."""
         self.engine.restart()
-        self.busy = False
-        self.engine.receive(timeout=None)
+        self._begun()
 
     def close(self) -> None:
         self.engine.stop()
 
-    def _begin(self, method: str, *arguments: Any) -> None:
-        if self.busy:
-            raise RuntimeError("the trainer is in a step; take its result first")
-        self.engine.send(method, *arguments)
-        self.busy = True
+    def _begun(self) -> None:
+        """Once it is ready, the first weights are published."""
+        self._answer("begin", max(self._step_seconds, START_SECONDS))
 
-    def _result(self) -> Any:
-        message = self.engine.receive(timeout=None)
-        self.busy = False
-        assert message is not None  # without a timeout it waits
-        return outcome(message)
+    def _answer(self, command: str, patience: float) -> tuple[str, Any]:
+        for _ in range(math.ceil(patience / GLANCE)):
+            message = self.engine.receive(GLANCE)
+            if message is not None:
+                return message
+        raise self.engine.give_up(silence(command, patience))

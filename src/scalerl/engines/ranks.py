@@ -18,16 +18,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalerl.engines.commands import carry_out
+from scalerl.engines.commands import GLANCE, STEP_SECONDS
 from scalerl.engines.process import EngineProcess, TrainerProcess
-from scalerl.engines.serve import run_child
+from scalerl.engines.serve import run_child, trainer_loop
 from scalerl.engines.weights import SharedWeights
 from scalerl.errors import EngineDied, InputError
 
 _PATIENCE = timedelta(days=7)
-"""For a collective. Ranks wait in one while generators work; that one has died is seen by its closed pipe."""
+"""For a collective. Ranks wait in one while generators work; who hangs is noticed by whoever waits for the answer."""
 
-_GLANCE = 0.1  # seconds between two looks at the other ranks
 _AFTERMATH = 2.0  # seconds in which ranks die of the death of one
 
 
@@ -69,42 +68,28 @@ def serve_rank(
 ) -> None:
     """Answer one command after the other, all ranks together; publish after each that changes the weights."""
 
+    first = rank == 0
+
+    def hear() -> Any:
+        box = [connection.recv() if first else None]
+        dist.broadcast_object_list(box, device=torch.device("cpu"))
+        return box[0]
+
     def work() -> None:
         with joined(rank, ranks, rendezvous):
-            _loop(connection if rank == 0 else None, factory(*arguments), weights)
+            trainer = factory(*arguments)
+
+            def publish() -> None:
+                """Tensor by tensor: all ranks gather, rank 0 writes."""
+                if first:
+                    weights.publish(trainer.version, trainer.weights())
+                else:
+                    for _ in trainer.weights():
+                        pass
+
+            trainer_loop(trainer, hear, connection.send if first else lambda _: None, publish)
 
     run_child(connection, log, threads, work)
-
-
-def _loop(connection: Connection | None, trainer: Any, weights: SharedWeights) -> None:
-    """`connection`: of rank 0; None on the others."""
-    _publish(trainer, weights)
-    if connection is not None:
-        connection.send(("ready", None))
-    while True:
-        box = [None if connection is None else connection.recv()]
-        dist.broadcast_object_list(box, device=torch.device("cpu"))
-        command, arguments = box[0]  # type: ignore[misc]
-        if command == "stop":
-            return
-        kind, result = carry_out(trainer, command, arguments)
-        if command in ("step", "load"):
-            seconds = _publish(trainer, weights)
-            if command == "step":
-                result = dict(result) | {"seconds_publish": seconds}
-        if connection is not None:
-            connection.send((kind, result))
-
-
-def _publish(trainer: Any, weights: SharedWeights) -> float:
-    """Tensor by tensor: all ranks gather, rank 0 writes."""
-    started = time.perf_counter()
-    if dist.get_rank() == 0:
-        weights.publish(trainer.version, trainer.weights())
-    else:
-        for _ in trainer.weights():
-            pass
-    return time.perf_counter() - started
 
 
 class RankGroup(EngineProcess):
@@ -148,7 +133,7 @@ class RankGroup(EngineProcess):
         self._stay_dead()
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = _GLANCE if deadline is None else min(_GLANCE, deadline - time.monotonic())
+            left = GLANCE if deadline is None else min(GLANCE, deadline - time.monotonic())
             try:
                 message = super().receive(max(0.0, left))
                 for other in self._others:
@@ -157,6 +142,12 @@ class RankGroup(EngineProcess):
                 raise self._end() from error
             if message is not None or (deadline is not None and time.monotonic() >= deadline):
                 return message
+
+    def give_up(self, why: str) -> EngineDied:
+        """End them all: in a collective all are silent for the sake of one."""
+        ranks = f"{self._group} of {self._ranks} rank" + "s" * (self._ranks > 1)
+        self._cause = f"{ranks}: {why}{self._see_log()}"
+        return self._end_all()
 
     def stop(self, grace: float = 5.0) -> None:
         """Ask rank 0, which tells the others; after `grace` seconds each is killed."""
@@ -181,7 +172,10 @@ class RankGroup(EngineProcess):
         dead = [e for e in engines if e.ended is not None]
         first = min(dead, key=lambda e: ((e.process.exitcode or 0) >= 0, e.ended))
         self._cause = str(first._obituary())
-        for engine in engines:
+        return self._end_all()
+
+    def _end_all(self) -> EngineDied:
+        for engine in (self, *self._others):
             if engine.process.is_alive():
                 engine.process.kill()
             engine.process.join()
@@ -205,10 +199,11 @@ class TrainerRanks(TrainerProcess):
         log: Path | None = None,
         threads: int = 1,
         name: str = "trainer",
+        step_seconds: float = STEP_SECONDS,
         ranks: int = 1,
     ) -> None:
         self._ranks = ranks
-        super().__init__(factory, arguments, weights, log, threads, name)
+        super().__init__(factory, arguments, weights, log, threads, name, step_seconds)
 
     def _launch(self, name: str, arguments: tuple[Any, ...], log: Path | None, threads: int) -> EngineProcess:
         return RankGroup(name, arguments, log, threads, self._ranks)

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from scalerl.engines.commands import Answer, carry_out, outcome
+from scalerl.engines.commands import GLANCE, START_SECONDS, STEP_SECONDS, Answer, carry_out, outcome, silence
 from scalerl.engines.object_store import Chunk, StoredWeights, put_own_chunks, together
 from scalerl.engines.ranks import joined
 from scalerl.engines.ray_generator import reason
@@ -64,7 +64,7 @@ class RayTrainer:
 
     Args:
         factory: makes each rank's trainer: factory(*arguments). options: of each rank's actor.
-        dtype: that weights are published in; None keeps their own.
+        dtype: that weights are published in; None keeps their own. step_seconds: as of `process.TrainerProcess`.
 
     Raises:
         EngineDied: a rank could not begin.
@@ -77,17 +77,19 @@ class RayTrainer:
         options: Sequence[Mapping[str, Any]],
         threads: int = 1,
         dtype: Any = None,
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
         host = ray.remote(TrainerHost)
-        self._dtype, self._dead = dtype, ""
+        self._dtype, self._dead, self._step_seconds = dtype, "", step_seconds
+        start_seconds = max(step_seconds, START_SECONDS)
         self._ranks = [host.options(max_restarts=0, **own).remote(threads) for own in options]
-        (where,) = self._answers([self._ranks[0].meeting_place.remote()])
+        (where,) = self._answers("begin", start_seconds, [self._ranks[0].meeting_place.remote()])
         self.version: int = self._answers(
-            [
+            "begin", start_seconds, [
                 actor.begin.remote(factory, tuple(arguments), rank, len(self._ranks), where)
                 for rank, actor in enumerate(self._ranks)
-            ]
-        )[0]
+            ],
+        )[0]  # fmt: skip
         self._source = self._publish()
 
     def step(self, batch: Batch) -> Mapping[str, float]:
@@ -128,7 +130,9 @@ class RayTrainer:
             EngineDied: a rank died or failed. ScaleRLError: one could not write its files, and all live on.
         """
         stored = [ray.put(argument) for argument in arguments]  # once, not once a rank
-        answers = self._answers([actor.call.remote(method, *stored) for actor in self._ranks])
+        answers = self._answers(
+            method, self._step_seconds, [actor.call.remote(method, *stored) for actor in self._ranks]
+        )
         self.version = answers[0][1]
         results = [outcome(answer) for answer, _ in answers]
         return results[0]
@@ -144,24 +148,33 @@ class RayTrainer:
             ray.kill(actor)
 
     def _publish(self) -> StoredWeights:
-        return together(self.version, self._answers([actor.publish.remote(self._dtype) for actor in self._ranks]))
+        shares = [actor.publish.remote(self._dtype) for actor in self._ranks]
+        return together(self.version, self._answers("publish", self._step_seconds, shares))
 
-    def _answers(self, asked: Sequence[Any]) -> list[Any]:
-        """One from each rank, in order; the first that fails ends them all.
+    def _answers(self, command: str, patience: float, asked: Sequence[Any]) -> list[Any]:
+        """One from each rank, in order; the first that fails, or one that is silent for too long, ends them all.
 
         Each is fetched once. As a client, Ray frees what a fetched answer refers to when that answer is dropped, be it
         after the same answer has been fetched again.
         """
         if self._dead:
             raise EngineDied(self._dead)
-        left, answers = list(asked), dict[Any, Any]()
+        left, answers, looks = list(asked), dict[Any, Any](), 0
         try:
             while left:
-                (done,), left = ray.wait(left)
-                answers[done] = ray.get(done)
+                found, left = ray.wait(left, timeout=GLANCE)
+                for done in found:
+                    answers[done] = ray.get(done)
+                looks += not found
+                if looks * GLANCE >= patience:  # none can be named: all wait for the one that hangs
+                    raise self._end(f"trainer of {len(self._ranks)} ranks: {silence(command, patience)}")
             return [answers[one] for one in asked]
         except ray.exceptions.RayError as error:
             rank = asked.index(done)
-            self._dead = f"trainer, rank {rank} of {len(self._ranks)}: {reason(error)}"
-            self.close()  # the others wait for it
-            raise EngineDied(self._dead) from error
+            raise self._end(f"trainer, rank {rank} of {len(self._ranks)}: {reason(error)}") from error
+
+    def _end(self, why: str) -> EngineDied:
+        """End all ranks: those that live wait for the others."""
+        self._dead = why
+        self.close()
+        return EngineDied(why)

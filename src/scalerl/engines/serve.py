@@ -48,7 +48,15 @@ def serve_trainer(
     weights: SharedWeights,
 ) -> None:
     """Answer one command after the other; publish after each that changes the weights."""
-    run_child(connection, log, threads, lambda: _trainer_loop(connection, factory(*arguments), weights))
+
+    def work() -> None:
+        trainer = factory(*arguments)
+        trainer_loop(
+            trainer, connection.recv, connection.send,
+            lambda: weights.publish(trainer.version, named_tensors(trainer.model)),
+        )  # fmt: skip
+
+    run_child(connection, log, threads, work)
 
 
 class Commands(Protocol):
@@ -144,25 +152,30 @@ class GeneratorLoop:
         self.spoke = time.monotonic()
 
 
-def _trainer_loop(connection: Connection, trainer: Any, weights: SharedWeights) -> None:
-    _publish(trainer, weights)
-    connection.send(("ready", None))
+def trainer_loop(
+    trainer: Any,
+    hear: Callable[[], tuple[str, Sequence[Any]]],
+    say: Callable[[Any], None],
+    publish: Callable[[], None],
+) -> None:
+    """Until the command to stop.
+
+    Args:
+        hear: waits for the next command, (name, arguments). say: takes each answer. publish: the present weights.
+    """
+    publish()
+    say(("ready", None))
     while True:
-        command, arguments = connection.recv()
+        command, arguments = hear()
         if command == "stop":
             return
         kind, result = carry_out(trainer, command, arguments)
         if command in ("step", "load"):
-            seconds = _publish(trainer, weights)
+            started = time.perf_counter()
+            publish()
             if command == "step":
-                result = dict(result) | {"seconds_publish": seconds}
-        connection.send((kind, result))
-
-
-def _publish(trainer: Any, weights: SharedWeights) -> float:
-    started = time.perf_counter()
-    weights.publish(trainer.version, named_tensors(trainer.model))
-    return time.perf_counter() - started
+                result = dict(result) | {"seconds_publish": time.perf_counter() - started}
+        say((kind, result))
 
 
 def run_child(connection: Connection, log: Path | None, threads: int, work: Callable[[], None]) -> None:

@@ -51,11 +51,14 @@ def launch_processes(ask: Launch) -> Engines:
 def _trainer(ask: Launch, weights: SharedWeights) -> TrainerProcess:
     engines = ask.settings.engines
     arguments, log = (ask.origin.folder, ask.training), ask.directory / "logs" / "trainer.log"
+    threads, step_seconds = engines.trainer_threads or 1, engines.step_seconds
     if engines.trainers == 1:
-        return TrainerProcess(make_trainer, arguments, weights, log, engines.trainer_threads or 1)
+        return TrainerProcess(make_trainer, arguments, weights, log, threads, step_seconds=step_seconds)
     from scalerl.engines.ranks import TrainerRanks  # torch.distributed takes its time to load
 
-    return TrainerRanks(make_trainer, arguments, weights, log, engines.trainer_threads or 1, ranks=engines.trainers)
+    return TrainerRanks(
+        make_trainer, arguments, weights, log, threads, step_seconds=step_seconds, ranks=engines.trainers
+    )
 
 
 def _generator(

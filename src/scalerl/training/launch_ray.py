@@ -67,7 +67,9 @@ def launch_ray(ask: Launch) -> Engines:
         evaluator = _replaced(ask, own)
     published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
     places = [options(cluster.trainer, ranks, rank) for rank in range(engines.trainers)]
-    trainer = RayTrainer(make_trainer, (folder, ask.training), places, engines.trainer_threads or 1, published)
+    trainer = RayTrainer(
+        make_trainer, (folder, ask.training), places, engines.trainer_threads or 1, published, engines.step_seconds
+    )
     closing.callback(trainer.close)
     return Engines(generator, evaluator, trainer, trainer.hold)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
+from scalerl.engines.commands import STEP_SECONDS
 from scalerl.engines.vllm_options import VLLMOptions
 from scalerl.errors import InputError
 from scalerl.recipe.recipe import Recipe
@@ -143,6 +144,8 @@ class EngineSettings:
         capacity: most prompts under way in the pipeline; null: as many as keep both busy.
         weight_buffers: copies of the weights in shared memory; each generator beyond the first adds one.
         silent_seconds: a generator that is not heard of for so long is taken for dead and replaced.
+        step_seconds: a trainer that has not answered a command (a step, a save, a load) for so long is taken for dead,
+            with all its ranks, and replaced. Well above the longest step, the first one with all it compiles included.
         rollout_seconds: a rollout may take so long in its generator; then it is left out of its group, as
             one whose verification failed is, and counted. Long rollouts are not redrawn: that would favour short ones.
             null: it is waited for.
@@ -169,6 +172,7 @@ class EngineSettings:
     capacity: int | None = None
     weight_buffers: int = 6
     silent_seconds: float = 120.0
+    step_seconds: float = STEP_SECONDS
     rollout_seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -176,7 +180,7 @@ class EngineSettings:
             "slots": (1, MOST), "evaluation_slots": (1, MOST), "micro_batch_tokens": (1, MOST),
             "generators": (1, MOST_GENERATORS), "trainers": (1, 4096),
             "weight_buffers": (5, 512), "verify_threads": (0, 256), "silent_seconds": (1, 1e6),
-            "rollout_seconds": (0.001, 1e6), **dict.fromkeys(THREADS, (1, 4096)),
+            "step_seconds": (1, 1e6), "rollout_seconds": (0.001, 1e6), **dict.fromkeys(THREADS, (1, 4096)),
         }  # fmt: skip
         for name, (least, most) in ranges.items():
             if getattr(self, name) is not None:
