@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -174,6 +176,45 @@ def test_a_trainer_in_an_actor_steps_publishes_and_saves_as_one_in_this_process(
         with pytest.raises(EngineDied, match="trainer, rank 0 of 1: "):
             again.step(random_batch(3))
         assert not again.alive
+    finally:
+        remote.close()
+
+
+def make_rank() -> TorchTrainer:
+    from scalerl.engines.fsdp import FSDPTrainer
+
+    return FSDPTrainer(tiny(), SETTINGS)
+
+
+@pytest.mark.slow
+def test_ranks_train_on_while_they_write_and_one_that_hangs_ends_them_all(tmp_path: Any) -> None:
+    inline, remote = make_trainer(), RayTrainer(make_rank, (), [ANYWHERE] * 2)
+    try:
+        remote.begin_save(tmp_path / "saved")
+        remote.step(random_batch(0))
+        assert remote.saved()
+        again = TorchTrainer(tiny(seed=1), SETTINGS)
+        again.load(tmp_path / "saved")
+        assert checksum(again.weights()) == checksum(inline.weights())
+        (tmp_path / "saved" / "shard-00002-model-00001-of-00001.safetensors").unlink()
+        (tmp_path / "saved" / "shard-00002-model-00001-of-00001.safetensors").mkdir()
+        remote.begin_save(tmp_path / "saved")
+        with pytest.raises(ScaleRLError, match=r"saved: could not be written .*Is a directory"):
+            remote.saved()
+        pids = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in remote._ranks])
+        os.kill(pids[1], signal.SIGSTOP)
+        remote._step_seconds = 2.0
+        for _ in range(2):  # dead stays dead
+            with pytest.raises(EngineDied) as told:
+                remote.step(random_batch(1))
+            assert str(told.value) == (
+                "trainer of 2 ranks: has said nothing for 2 s since it was told to step (engines.step_seconds)"
+            )
+        assert not remote.alive
+        end = time.monotonic() + 30
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            assert time.monotonic() < end
+            time.sleep(0.1)
     finally:
         remote.close()
 
