@@ -39,3 +39,12 @@ def test_a_report_holds_until_the_next() -> None:
         )
     ]
     assert shares == pytest.approx([0.25, 0.25, 0.5, 0.1])
+
+
+def test_the_pause_of_an_update_is_that_of_the_step() -> None:
+    clocks = Clocks()
+    pauses = [
+        clocks.restart({"updates": updates, "seconds_update_pause": pause}, inline=False)[2].get("update_pause_ms")
+        for updates, pause in ((2, 0.5), (2, 0.5), (3, 0.6), (1, 0.1), (2, 0.4))  # one was lost after the third
+    ]
+    assert pauses == pytest.approx([250, None, 100, None, 300])

@@ -46,6 +46,7 @@ def test_lockstep_is_inline_and_measures_nothing() -> None:
     found = resolve(words=["recipe.schedule=lockstep"])
     assert (found.engines.launch, found.engines.compute, found.engines.verify_threads) == ("inline", "fp32", 0)
     assert resolve().engines.launch == "process"
+    assert resolve(words=["recipe.schedule=lockstep"], launch="ray").engines.launch == "ray"
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
@@ -71,7 +72,6 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("seed: [1\n", 2, ["no YAML"]),
         ("preset: scalrl\n", 1, ["'scalerl'"]),
         ("model:\n  path: a\n  config: {model_type: qwen3}\n", 3, ["one origin"]),
-        ("recipe: {schedule: lockstep}\nengines: {launch: process}\n", 2, ["engines.launch", "inline"]),
         ("forecast:\n  stop_when: gain_hi < 0.01 at 2x\n", 2, ["forecast.stop_when", "'gain_high'"]),
         ("engines:\n  capacity: 5\n", 2, ["engines.capacity = 5", "the nearest valid is 32"]),
         ("task: 3\n", 1, ["task = 3", "a name, a mapping"]),

@@ -15,6 +15,7 @@ from scalerl.cli.training_options import json_option, need_torch, quiet_option, 
 @click.option("--set", "also", multiple=True, metavar="KEY=VALUE", help="A setting, as without --set. Repeatable.")
 @click.option("--steps", type=click.IntRange(min=0), help="Optimizer steps.  [default: 100]")
 @click.option("--seed", type=click.IntRange(min=0), help="Of prompts and sampling.  [default: 0]")
+@click.option("--launch", metavar="HOW", help="process, ray or inline: where engines run.  [default: process]")
 @click.option("--stop-when", metavar="CONDITION", help='End early, e.g. "gain_high < 0.01 at 2x".')
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory to write.  [default: runs/DATE-TIME]")
 @click.option("--show", is_flag=True, help="Print the resolved settings and do nothing.")
@@ -22,7 +23,7 @@ from scalerl.cli.training_options import json_option, need_torch, quiet_option, 
 @json_option
 def command(
     words: tuple[str, ...], preset: str | None, also: tuple[str, ...], steps: int | None, seed: int | None,
-    stop_when: str | None, out: Path | None, show: bool, quiet: bool, as_json: bool,
+    launch: str | None, stop_when: str | None, out: Path | None, show: bool, quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Train a model with the ScaleRL recipe, or another, and forecast the rest beside it.
 
@@ -37,8 +38,9 @@ def command(
             f"one settings file, and KEY=VALUE words: {files[1]!r} is neither", click.get_current_context()
         )
     settings = resolve(
-        Path(files[0]) if files else None, preset, [*(w for w in words if "=" in w), *also], steps, stop_when, seed
-    )
+        Path(files[0]) if files else None, preset, [*(w for w in words if "=" in w), *also],
+        steps, stop_when, seed, launch,
+    )  # fmt: skip
     if show:
         click.echo(settings.to_yaml(), nl=False)
         return 0

@@ -23,6 +23,7 @@ class Clocks:
         self._begun = self._turn = time.monotonic()
         self._reported = (0.0, 0.0)
         self._share: float | None = None
+        self._updates = (0, 0.0)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -49,7 +50,9 @@ class Clocks:
                 thread.
 
         Returns:
-            Wall seconds without those waited for an evaluation; the generator's busy seconds; metrics.
+            Wall seconds without those waited for an evaluation; the generator's busy seconds; metrics. Of these
+            `update_pause_ms` is how long an update of the weights has kept a generator from decoding, the mean over all
+            updates of all generators in this step; absent where there was none.
         """
         now = time.monotonic()
         wall = now - self._begun
@@ -65,9 +68,16 @@ class Clocks:
             "generator_idle_share": min(max(1 - busy / running, 0.0), 1.0),
             "trainer_idle_share": min(max(1 - self.train / running, 0.0), 1.0),
             **{f"seconds_{name}": spent for name, spent in self.seconds.items()},
+            **self._update_pause(generator),
         }
         self.seconds, self.train, self.in_flight, self._begun = {}, 0.0, 0.0, now
         return running, busy, metrics
+
+    def _update_pause(self, generator: Mapping[str, Any]) -> dict[str, float]:
+        updates, pause = int(generator.get("updates", 0)), float(generator.get("seconds_update_pause", 0.0))
+        (updates_before, pause_before), self._updates = self._updates, (updates, pause)
+        new = updates - updates_before  # below 0 where generators were lost or have left: their sums went with them
+        return {"update_pause_ms": 1e3 * (pause - pause_before) / new} if new > 0 and pause >= pause_before else {}
 
     def _busy_share(self, generator: Mapping[str, Any]) -> float | None:
         """Of the generator's own clock; a report comes once in a while only, so the last one holds until the next."""

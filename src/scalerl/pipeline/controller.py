@@ -86,8 +86,6 @@ class Controller:
         self._saver = Saver(checkpoints, trainer, self._event, beside=self.schedule.overlap)
         self._asked: str | None = None  # why to stop
         self._whole = True  # no step was broken off
-        # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
-        self._pause = settings.pause if self.schedule.overlap else 0.0
         self._clocks = Clocks()
 
     def run(self) -> Outcome:
@@ -107,7 +105,7 @@ class Controller:
                 self._clocks.turn(self._buffer.unfinished > 0)
                 if not self._turn():
                     with self._clocks.phase("sleep"):
-                        time.sleep(self._pause)
+                        time.sleep(self.settings.pause)
             self._wait_for_evaluation()
             if self.settings.checkpoint_every and self._whole:
                 with self._clocks.phase("checkpoint"):
@@ -298,7 +296,7 @@ class Controller:
                 if not self.evaluation.running:
                     self._begin_evaluation(self.evaluation)
                 if not self._poll_evaluation():
-                    time.sleep(self._pause)
+                    time.sleep(self.settings.pause)
 
     def _write(self, kind: str, row: Mapping[str, Any]) -> None:
         own: dict[str, Any] = {"step": self.step, "policy_version": self.step}

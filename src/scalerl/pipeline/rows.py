@@ -48,18 +48,12 @@ def train_row(
 
 
 def fleet_counts(generator: Mapping[str, Any]) -> dict[str, Any]:
-    """What generators say in their `state()`, each as far as it knows it.
-
-    `seconds_update_pause` is the mean time that an update of the weights has kept a generator from decoding.
-    """
+    """What generators say in their `state()`, each as far as it knows it."""
     names = {
         "engines_up": "generators_up", "asked_again": "rollouts_asked_again", "late": "rollouts_late",
         "restarted": "rollouts_restarted",
     }  # fmt: skip
-    row = {name: generator[own] for own, name in names.items() if own in generator}
-    if generator.get("updates"):
-        row["seconds_update_pause"] = generator["seconds_update_pause"] / generator["updates"]
-    return row
+    return {name: generator[own] for own, name in names.items() if own in generator}
 
 
 def staleness_histogram(entries: Sequence[Entry], version: int) -> dict[str, int]:

@@ -109,6 +109,8 @@ def _controller(
         ControllerSettings(
             settings.steps, settings.evaluation.every, settings.checkpoints.every, settings.engines.capacity,
             settings.seed,
+            # Inline engines work within `poll`: the next turn is their next token, and a pause would only delay it.
+            pause=0.0 if settings.inline else ControllerSettings.pause,
         ),
         sampler=Sampler.of(task, settings.recipe, settings.seed),
         generator=engines.generator,

@@ -40,7 +40,7 @@ def small(longest: int) -> Tree:
 
 def resolve(
     file: Path | None = None, preset: str | None = None, words: Sequence[str] = (), steps: int | None = None,
-    stop_when: str | None = None, seed: int | None = None,
+    stop_when: str | None = None, seed: int | None = None, launch: str | None = None,
 ) -> Settings:  # fmt: skip
     """Settings from a preset of the recipe, a YAML file, and the command line; each later one wins.
 
@@ -51,7 +51,7 @@ def resolve(
     if file is not None:
         sources.read(file)
     options = {"preset": ("--preset", preset), "steps": ("--steps", steps), "seed": ("--seed", seed),
-               "forecast.stop_when": ("--stop-when", stop_when)}  # fmt: skip
+               "forecast.stop_when": ("--stop-when", stop_when), "engines.launch": ("--launch", launch)}  # fmt: skip
     for key, (option, value) in options.items():
         if value is not None:
             sources.put(key, value, f"{option} {value}")
@@ -165,11 +165,6 @@ def _check_preset(name: Any, sources: Sources) -> None:
 def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
     """What is left to choose, chosen: so that config.yaml tells what ran."""
     engines, lockstep = settings.engines, settings.recipe.schedule == "lockstep"
-    if lockstep and engines.launch in ("process", "ray"):
-        raise InputError(
-            f"{sources.place('engines.launch')}: engines.launch = {engines.launch!r}: lockstep is one "
-            "process, so that it can be repeated bit for bit; set it to 'inline' or 'auto'"
-        )
     try:
         ControllerSettings(settings.steps, capacity=engines.capacity).check(settings.recipe)
     except InputError as error:
@@ -185,7 +180,7 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
     if launch == "inline" and engines.trainers > 1:
         raise InputError(
             f"{sources.place('engines.trainers')}: engines.trainers = {engines.trainers}: with launch = inline there "
-            "is one; set engines.launch to process or ray, and the recipe's schedule to another than lockstep"
+            "is one; set engines.launch to process or ray"
         )
     names = task_names(settings.task)
     try:
