@@ -6,12 +6,19 @@ Three trainers in processes of their own, one thread each, take the same steps i
 one rank of the sharded trainer, and several. `seconds` is the wall time of a step with its optimizer and the
 publication of its weights, the best repeat of each. `speedup` is that of several ranks over one rank;
 `sharding_costs` is one rank's time over the single process's. Gloo on one machine: that is overhead, not a network.
+
+`checkpoint` is of the several ranks, in seconds, on the disk of the temporary folder. No step can begin while one that
+is waited for is written (`waited`, to its last rename), or while one that is written beside steps is `copied`; their
+ratio is `held_up`. Steps beside the writing (`step_beside`) share cores and disk with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +27,9 @@ from scalerl.engines.process import TrainerProcess
 from scalerl.engines.ranks import TrainerRanks
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.engines.weights import SharedWeights
+from scalerl.pipeline.checkpoint import Checkpoints
+from scalerl.pipeline.saving import Saver
+from scalerl.types import Batch
 from trainer import CONFIGS, batch
 
 SETTINGS = TrainerSettings(learning_rate=1e-5, compute="fp32", micro_batch_tokens=4096)
@@ -43,6 +53,31 @@ def sharded(width: int) -> TorchTrainer:
     from scalerl.engines.fsdp import FSDPTrainer
 
     return FSDPTrainer(build_model(config(width)), SETTINGS)
+
+
+def held_up(trainer: TrainerProcess, data: Batch, folder: Path, repeats: int) -> dict[str, float]:
+    """What a checkpoint costs training when it is waited for, and when steps go on beside; medians of repeats."""
+    found: dict[str, list[float]] = {"waited": [], "copied": [], "step": [], "step_beside": []}
+    checkpoints = Checkpoints(folder)
+
+    def step(name: str) -> None:
+        started = time.perf_counter()
+        trainer.step(data)
+        found[name].append(time.perf_counter() - started)
+
+    for _ in range(repeats):
+        for name in ("waited", "copied"):
+            step("step")
+            saver = Saver(checkpoints, trainer, print, beside=name == "copied")
+            started = time.perf_counter()
+            saver.begin(1, lambda: ({}, {}))
+            found[name].append(time.perf_counter() - started)
+            while saver.under_way:
+                step("step_beside")
+                saver.poll()
+            saver.close()
+    medians = {name: round(statistics.median(seconds), 4) for name, seconds in found.items()}
+    return medians | {"held_up": round(medians["copied"] / medians["waited"], 2)}
 
 
 def main() -> None:
@@ -69,6 +104,8 @@ def main() -> None:
             losses[name].append(stats["loss"])
             if i:  # the first one warms up
                 best[name] = min(best[name], stats["seconds_step"] + stats["seconds_publish"])
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = held_up(trainers[f"{asked.ranks} ranks"], steps[0], Path(folder), asked.repeats)
     for trainer in trainers.values():
         trainer.close()
     one, many = best["1 rank"], best[f"{asked.ranks} ranks"]
@@ -80,6 +117,7 @@ def main() -> None:
                 "seconds": {name: round(seconds, 4) for name, seconds in best.items()},
                 "speedup": round(one / many, 2),
                 "sharding_costs": round(one / best["single"], 2),
+                "checkpoint": checkpoint,
                 "largest_loss_difference": max(
                     abs(a - b) for values in losses.values() for a, b in zip(values, losses["single"], strict=True)
                 ),

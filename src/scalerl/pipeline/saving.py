@@ -42,6 +42,11 @@ class Saver:
         self._finishing: Future[Path] | None = None
         self._asked, self._failures = 0.0, 0
 
+    @property
+    def under_way(self) -> bool:
+        """Whether one is being written."""
+        return self._draft is not None
+
     def begin(self, step: int, snapshot: Snapshot) -> None:
         """Save this step; called, as all methods here, while the trainer is idle.
 
