@@ -64,7 +64,9 @@ def card_memory(cpu: bool) -> float | None:
     if cpu:
         return None
     if not torch.cuda.is_available():
-        raise RuntimeError("torch sees no GPU; --cpu runs without one")
+        cuda = torch.version.cuda
+        why = f"it is built for CUDA {cuda}: is the driver older?" if cuda else "it is built for CPUs"
+        raise RuntimeError(f"torch sees no GPU ({why}); --cpu runs without one")
     return float(torch.cuda.get_device_properties(0).total_memory)
 
 

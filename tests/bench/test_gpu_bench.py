@@ -216,7 +216,7 @@ def test_a_run_without_a_gpu_tells_it_and_fails(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH / "gpu.py"), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=hidden, timeout=120)
     assert done.returncode == 1
-    assert "torch sees no GPU; --cpu runs without one" in json.loads(done.stdout)["failed"]
+    assert "torch sees no GPU" in json.loads(done.stdout)["failed"]
     assert (tmp_path / "results.jsonl").read_text() == done.stdout
 
 
