@@ -101,8 +101,11 @@ def test_a_foreign_or_cut_checkpoint_is_refused_and_changes_nothing(pools: dict[
         assert same
 
 
-def test_a_checkpoint_that_cannot_be_written_says_so(pools: dict[int, RankPool], tmp_path: Path) -> None:
-    (tmp_path / "shard-00002-model-00001-of-00001.safetensors").mkdir()
+@pytest.mark.parametrize("in_the_way", ["shard-00002-model-00001-of-00001.safetensors", "trainer.json"])
+def test_a_checkpoint_that_one_rank_cannot_write_is_told_by_all(
+    pools: dict[int, RankPool], tmp_path: Path, in_the_way: str
+) -> None:
+    (tmp_path / in_the_way).mkdir()
     for said in pools[2].run(rank_checks.save_fails, "tied", tmp_path):
         assert said.startswith(f"{tmp_path}: could not be written (")
         assert "Is a directory" in said
