@@ -159,11 +159,15 @@ def test_two_that_fail_with_none_before_end_the_run(tmp_path: Path) -> None:
     assert run.controller.step < 15
 
 
-def test_the_death_of_the_trainer_meanwhile_leaves_nothing(tmp_path: Path) -> None:
+def test_the_death_of_the_trainer_meanwhile_leaves_what_the_next_one_removes(tmp_path: Path) -> None:
     run = Run(tmp_path, recipe(), steps=10, trainer=Slow(dies=True), evaluate_every=0)
     with pytest.raises(EngineDied, match="rank 1"):
         run.controller.run()
-    assert list(run.checkpoints.folder.iterdir()) == []
+    assert run.checkpoints.latest() is None
+    assert run.checkpoints.unfinished
+    Run(tmp_path, recipe(), steps=10, resume=True, evaluate_every=0).controller.run()
+    assert steps_on_disk(run) == [5, 10]
+    assert not run.checkpoints.unfinished
 
 
 def test_what_is_written_is_made_a_checkpoint_while_the_run_ends(tmp_path: Path, monkeypatch: Any) -> None:

@@ -110,7 +110,10 @@ def test_a_full_disk_is_a_clear_error_and_the_older_checkpoint_stays(tmp_path: P
 
     with pytest.raises(EngineDied):
         save(checkpoints, 10, {"step": 10}, ARRAYS, dies)
-    assert [p.name for p in checkpoints.folder.iterdir()] == ["step-00000005"]
+    assert checkpoints.latest() == checkpoints.folder / "step-00000005"
+    assert checkpoints.unfinished
+    save(checkpoints, 10, {"step": 10}, ARRAYS, write)
+    assert not checkpoints.unfinished
 
 
 def test_a_really_full_disk(tmp_path: Path) -> None:

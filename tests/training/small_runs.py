@@ -39,7 +39,7 @@ def without_clocks(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     kept = []
     for row in found:
         compute = {k: v for k, v in row.get("compute", {}).items() if k in ("tokens", "flops")}
-        drop = ("compute", "timestamp")
-        same = {k: v for k, v in row.items() if k not in drop and not k.startswith("seconds") and "idle" not in k}
+        drop, clocks = ("compute", "timestamp"), ("seconds", "idle", "update_pause")
+        same = {k: v for k, v in row.items() if k not in drop and not any(word in k for word in clocks)}
         kept.append(same | {"compute": compute})
     return kept

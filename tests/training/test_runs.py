@@ -124,6 +124,21 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) ->
     assert [row["step"] for row in rows(tmp_path / "run", "train")] == [1, 2]
 
 
+def test_a_run_killed_while_its_first_checkpoint_was_written_beside_it_starts_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killer(row: dict[str, Any]) -> None:
+        if row["kind"] == "train" and row["step"] == 3:
+            raise Killed
+
+    monkeypatch.setattr("scalerl.engines.trainer.TorchTrainer.saved", lambda _, wait: wait)
+    with pytest.raises(Killed):
+        train(settings("engines.launch=inline", "steps=4"), tmp_path / "run", killer)
+    assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert resume(tmp_path / "run").outcome.step == 4
+    assert [row["step"] for row in rows(tmp_path / "run", "train")] == [1, 2, 3, 4]
+
+
 def test_what_is_missing_of_a_run_is_said_and_never_silently_done_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

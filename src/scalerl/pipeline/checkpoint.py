@@ -43,18 +43,14 @@ class Draft:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """What is written within is there, or nothing of the draft is and the error says so."""
+        """What is written within is there, or the error says why not, and the draft is removed."""
         try:
             yield
+        except EngineDied:  # its ranks may still write there; the next draft clears it away
+            raise
         except Exception as error:
-            self.drop()
-            if isinstance(error, EngineDied):
-                raise
+            shutil.rmtree(self.scratch, ignore_errors=True)
             raise CheckpointError(f"{self.final}: could not be written ({error}){_mend(error)}") from error
-
-    def drop(self) -> None:
-        """Give it up."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 class Checkpoints:
@@ -134,6 +130,11 @@ class Checkpoints:
                 f"{path}: has format {written}, this version reads {FORMAT}; resume with the one that wrote it"
             )
         return orjson.loads((path / _STATE).read_bytes()), load_file(path / _ARRAYS), path / "trainer"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether whoever wrote last was ended in the middle of one; the next one removes it."""
+        return any(self.folder.glob(".writing-*"))
 
     def _all(self) -> list[tuple[int, Path]]:
         paths = self.folder.iterdir() if self.folder.is_dir() else iter(())

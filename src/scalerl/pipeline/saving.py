@@ -83,10 +83,7 @@ class Saver:
             raise CheckpointError(f"{error}; {'there is none before it' if none else then}") from error
 
     def close(self) -> None:
-        """What the trainer has not written yet is dropped; the rest is made a checkpoint."""
-        if self._draft is not None and self._finishing is None:
-            self._draft.drop()
-        self._draft = None
+        """What the trainer has written is made a checkpoint; what it still writes is not."""
         self._pool.shutdown()
 
     def _begin(self, step: int, snapshot: Snapshot) -> None:

@@ -98,8 +98,9 @@ class _TrainerDied(Exception):
 def _attempt(
     settings: Settings, directory: Path, begin: Origin, stop: _Stop, listener: Listener, news: Row | None
 ) -> Finished:
-    checkpoint = Checkpoints(directory, settings.checkpoints.keep).latest()
-    if checkpoint is None:
+    checkpoints = Checkpoints(directory, settings.checkpoints.keep)
+    checkpoint = checkpoints.latest()
+    if checkpoint is None and news is None and not checkpoints.unfinished:
         _nothing_to_lose(directory, settings.checkpoints.every)
     renewal = Renewal(settings.forecast, directory, listener)
 
