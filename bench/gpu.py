@@ -113,7 +113,7 @@ def table(machine: Line, lines: Sequence[Line]) -> str:
     peak = f"peak {machine['peak_tflops']} TFLOP/s, {machine['peak_gb_per_second']} GB/s ({machine['peak_from']})"
     head = f"{machine['device']}, {machine['model']}, {peak}"
     if machine["device"] == "cpu":
-        head += "\nCPU dry-run with a tiny model: says nothing of a GPU"
+        head += "\nCPU dry-run: says nothing of a GPU"
     return "\n".join([head, *(f"{question:{width}}  {text}" for question, text in rows)])
 
 
