@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo demo-forecast test test-all test-cluster lint format types bench bench-training bench-trl docs clean
+.PHONY: setup demo demo-forecast test test-all test-cluster chaos lint format types bench bench-training bench-trl docs clean
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -54,6 +54,10 @@ CLUSTER := .venv-cluster/bin/python
 
 test-cluster: .venv-cluster/.ready
 	$(CLUSTER) -m pytest tests/cluster
+
+# A hundred faults in one run, within a quarter of an hour.
+chaos: .venv-cluster/.ready
+	$(CLUSTER) tests/cluster/chaos.py
 
 lint: setup
 	$(BIN)/ruff check .

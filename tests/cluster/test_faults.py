@@ -5,117 +5,20 @@ One run is hit by all of them, in an order drawn at random. The seed is printed,
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
-from small_runs import WORDS, rows  # noqa: E402
+import faulty
+from faulty import EVENTS, Driver, Nodes
 
 pytestmark = [pytest.mark.slow]
-PATIENCE = 150.0
-P, G, K = 4, 4, 2
-"""Of small_runs.WORDS: prompts a step, rollouts a group, most staleness."""
-RUN = [
-    *WORDS, "task.max_steps=2", "task.train_prompts=3000", "recipe.retire_at=1", "steps=100000", "evaluation.every=25",
-    "checkpoints.every=5", "engines.launch=ray", "engines.generators=2", "engines.trainers=2",
-    "engines.ray.generator={CPU: 1, generates: 1}", "engines.ray.trainer={CPU: 1, trains: 1}",
-    "engines.silent_seconds=10", "forecast.renew=false",
-]  # fmt: skip
-
-
-class Nodes:
-    """A head without work, a node for the trainer, two for generators."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        # A dead node shall be noticed within a test's patience.
-        quick = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
-        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": quick}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.cluster.add_node(num_cpus=2, resources={"trains": 2})
-        self.generating = [self._another() for _ in range(2)]
-        self.cluster.wait_for_nodes()
-
-    def lose_one(self, rng: random.Random) -> None:
-        """A node with generators dies with all that runs on it; another comes."""
-        node = self.generating.pop(rng.randrange(len(self.generating)))
-        self.cluster.remove_node(node, allow_graceful=False)
-        self.generating.append(self._another())
-
-    def _another(self) -> Any:
-        return self.cluster.add_node(num_cpus=3, resources={"generates": 3})
-
-
-class Driver:
-    """`scalerl train` or `resume`, and the actors that work for it."""
-
-    def __init__(self, directory: Path, address: str) -> None:
-        self.directory, self.address = directory, address
-        self.began = time.time()
-        self.process = self._start("train", *RUN, f"engines.ray.address={address}", "--out", str(directory))
-
-    def resume(self, *words: str) -> None:
-        self.process = self._start("resume", str(self.directory), *words)
-
-    def step(self) -> int:
-        return max((row["step"] for row in self.rows("train")), default=0)
-
-    def rows(self, kind: str) -> list[dict[str, Any]]:
-        try:
-            return rows(self.directory, kind)
-        except (OSError, ValueError):  # not there yet, or a line half written
-            return []
-
-    def progress(self, steps: int = 6) -> None:
-        """Wait for so many more steps."""
-        goal, end = self.step() + steps, time.monotonic() + PATIENCE
-        while self.step() < goal:
-            assert self.process.poll() is None, self.output()
-            assert time.monotonic() < end, f"no step after {self.step()}:\n{self.output()}"
-            time.sleep(0.1)
-
-    def event(self, *names: str) -> dict[str, Any]:
-        """Wait for one of these that was not there when the fault began."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            for row in self.rows("event"):
-                if row["event"] in names and row["timestamp"] > self.began:
-                    return row
-            assert self.process.poll() is None, self.output()
-            assert time.monotonic() < end, f"none of {names}:\n{self.output()}"
-            time.sleep(0.1)
-
-    def output(self) -> str:
-        return (self.directory.parent / "output.txt").read_text()[-3000:]
-
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
-        with (self.directory.parent / "output.txt").open("ab") as out:
-            return subprocess.Popen(
-                [sys.executable, "-m", "scalerl", *words], stdout=out, stderr=out,
-                env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
-            )  # fmt: skip
-
-
-def actors(host: str) -> list[int]:
-    """Process ids of the living actors of a class, on all nodes, since all are on this machine."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(b"ray::" + host.encode()):
-                found.append(int(folder.name))
-    return found
 
 
 @pytest.fixture
@@ -129,89 +32,7 @@ def nodes() -> Iterator[Nodes]:
 def driver(nodes: Nodes, tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(tmp_path / "run", nodes.cluster.address)
     yield driver
-    if driver.process.poll() is None:
-        os.killpg(driver.process.pid, signal.SIGKILL)
-        driver.process.wait()
-
-
-def kill_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    """Or the evaluating one, which is missed when the next evaluation begins."""
-    os.kill(rng.choice(actors("GeneratorHost")), signal.SIGKILL)
-    driver.event("generator replaced", "evaluator replaced")
-    driver.progress()
-
-
-def kill_a_trainer_rank(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    os.kill(rng.choice(actors("TrainerHost")), signal.SIGKILL)
-    driver.event("trainer replaced")
-    driver.progress()
-
-
-def kill_the_controller(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    driver.process.kill()
-    driver.process.wait()
-    driver.resume()
-    driver.progress()
-
-
-def lose_a_node(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    nodes.lose_one(rng)
-    driver.progress(20)
-
-
-def delay_weights(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    """Generators that stand still take no update and decode nothing; then they go on with what they have."""
-    stopped = actors("GeneratorHost")
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(3.0)
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
-    driver.progress()
-
-
-def hang_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    """For good: it is taken for dead after `silent_seconds`."""
-    pid = rng.choice(actors("GeneratorHost"))
-    os.kill(pid, signal.SIGSTOP)
-    end = time.monotonic() + PATIENCE
-    while pid in actors("GeneratorHost"):
-        assert time.monotonic() < end, driver.output()
-        time.sleep(0.2)
-    driver.progress()
-
-
-@contextlib.contextmanager
-def full_disk(folder: Path) -> Iterator[bool]:
-    """A file system without room over a folder, within; False where none may be mounted, and a file stands in the
-    folder's place."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
-        try:
-            yield True
-        finally:
-            subprocess.run(["umount", "-l", str(folder)], check=True)
-    else:
-        aside = folder.rename(folder.with_name("aside"))
-        folder.write_text("no folder")
-        try:
-            yield False
-        finally:
-            folder.unlink()
-            aside.rename(folder)
-
-
-def fill_the_disk_of_the_checkpoints(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    with full_disk(driver.directory / "checkpoints") as mounted:
-        event = driver.event("checkpoint failed")
-        assert not mounted or "disk is full" in event["reason"]
-    driver.progress(12)
-
-
-FAULTS: list[Callable[[Driver, Nodes, random.Random], None]] = [
-    kill_a_generator, kill_a_trainer_rank, kill_the_controller, lose_a_node, delay_weights, hang_a_generator,
-    fill_the_disk_of_the_checkpoints,
-]  # fmt: skip
+    driver.kill()
 
 
 def test_a_run_survives_everything(driver: Driver, nodes: Nodes) -> None:
@@ -219,19 +40,11 @@ def test_a_run_survives_everything(driver: Driver, nodes: Nodes) -> None:
     print(f"SCALERL_FAULT_SEED={seed}")
     rng = random.Random(seed)
     driver.progress()
-    for fault in rng.sample(FAULTS, len(FAULTS)):
+    for fault in rng.sample(list(EVENTS), len(EVENTS)):
         print(f"step {driver.step()}: {fault.__name__}", flush=True)
         driver.began = time.time()
         fault(driver, nodes, rng)
-    os.kill(driver.process.pid, signal.SIGTERM)
-    assert driver.process.wait(PATIENCE) == 0, driver.output()
-    trained = driver.rows("train")
-    last = trained[-1]["step"]
-    assert [row["step"] for row in trained] == list(range(1, last + 1))
-    groups = [group for row in trained for group in row["group_ids"].split()]
-    assert len(groups) == len(set(groups)) == P * last  # each trained once
-    assert all(row["rollouts"] == P * G for row in trained)
-    assert max(int(staleness) for row in trained for staleness in row["staleness_histogram"]) <= K
-    # All that learning did is still there: the score of the end is above that of the beginning.
-    scores = [row["pass_rate"] for row in driver.rows("eval")]
-    assert scores[-1] >= scores[0] - 0.1
+        if EVENTS[fault]:
+            driver.event(*EVENTS[fault])
+        driver.progress(20 if fault is faulty.lose_a_node else 6)
+    faulty.promises_kept(driver)

@@ -93,6 +93,21 @@ def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
     assert rows(run, "event")[-1]["reason"] == "steps"
 
 
+def test_an_evaluator_that_hangs_is_replaced_and_every_evaluation_is_made(
+    tmp_path: Path, started: list[Command]
+) -> None:
+    run = tmp_path / "run"
+    command = Command("train", *MANY, "steps=60", "engines.silent_seconds=5", "evaluation.every=30", "--out", str(run))
+    started.append(command)
+    wait_for_step(run, 5, command)
+    os.kill(command.children()["evaluator"], signal.SIGSTOP)
+    output = command.output()
+    assert command.process.returncode == 0, output
+    event = next(row for row in rows(run, "event") if row["event"] == "evaluator replaced")
+    assert event["reason"] == "evaluator 0 has said nothing for 5 s"
+    assert rows(run, "eval")[-1]["step"] == 60
+
+
 def kill_one_of_the_engines(command: Command, rng: random.Random) -> None:
     """Of those that live: for a moment after the last kill there may be none."""
     end = time.monotonic() + LONG

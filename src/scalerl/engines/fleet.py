@@ -104,7 +104,7 @@ class Fleet:
         spawn: makes the engine of a place (0, 1, ...); returns at once. size: places at the start.
         wanted: how many engines there should be now, asked once a second; None for no opinion, `InputError` for an
             impossible one.
-        devices: that one engine holds, for the ledger.
+        devices: that one engine holds, for the ledger. name: of an engine, in events.
 
     Attributes:
         asked_again: rollouts that died with an engine and were generated elsewhere. late: given up.
@@ -117,8 +117,10 @@ class Fleet:
         settings: FleetSettings,
         wanted: Callable[[], int | None] = lambda: None,
         devices: float = 1.0,
+        name: str = "generator",
     ) -> None:
         self.settings, self._spawn, self._wanted, self._devices = settings, spawn, wanted, devices
+        self._name = name
         self._places = [_Place(number, spawn(number)) for number in range(size)]
         self._numbers = size
         self._queue: deque[_Request] = deque()
@@ -186,7 +188,7 @@ class Fleet:
         starting = sum(not place.up for place in self._places)
         for _ in range(min(size - len(staying), _STARTING - starting)):
             self._places.append(_Place(self._numbers, self._spawn(self._numbers)))
-            self._say("generator joins", self._places[-1])
+            self._say("joins", self._places[-1])
             self._numbers += 1
 
     def close(self) -> None:
@@ -252,10 +254,10 @@ class Fleet:
         for place in list(self._places):
             patience = self.settings.silent_seconds if place.up else self.settings.start_seconds
             if place.engine.silent_seconds > patience:
-                self._lose(place, EngineDied(f"generator {place.number} has said nothing for {patience:g} s"))
+                self._lose(place, EngineDied(f"{self._name} {place.number} has said nothing for {patience:g} s"))
             elif place.leaving and not place.load:
                 self._remove(place)
-                self._say("generator left", place)
+                self._say("left", place)
             else:
                 late += self._give_up(place)
         return late
@@ -296,9 +298,9 @@ class Fleet:
         if not place.leaving and place.deaths <= self.settings.attempts:
             place.engine, place.up = self._spawn(place.number), False
             self._places.append(place)
-            self._say("generator replaced", place, error, rollouts_asked_again=len(lost))
+            self._say("replaced", place, error, rollouts_asked_again=len(lost))
             return
-        self._say("generator given up", place, error, rollouts_asked_again=len(lost))
+        self._say("given up", place, error, rollouts_asked_again=len(lost))
         if not self._places:
             raise error
 
@@ -314,7 +316,7 @@ class Fleet:
 
     def _say(self, event: str, place: _Place, error: EngineDied | None = None, **more: Any) -> None:
         reason = {} if error is None else {"reason": str(error)}
-        self._news.append({"event": event, "generator": place.number, **reason, **more})
+        self._news.append({"event": f"{self._name} {event}", self._name: place.number, **reason, **more})
 
 
 def _late(request: _Request) -> Rollout:

@@ -163,7 +163,7 @@ class Controller:
         if self.generator.dead is not None:
             self._revive()
         for event in self.generator.news():
-            self.metrics.write("event", {"step": self.step, **event})
+            self._event(**event)
         if not self._stepper.busy:
             self._saver.poll()
         return any([self._submit(), self._collect(), self._train(), self._poll_evaluation()])  # all of them, each time
@@ -279,6 +279,8 @@ class Controller:
         if self.evaluation is None or not self.evaluation.running:
             return False
         result = self.evaluation.poll()
+        for event in self.evaluation.generator.news():
+            self._event(**event)
         if result is None:
             return False
         self.ledger.evaluated(result.seconds, result.prompt_tokens, result.tokens)

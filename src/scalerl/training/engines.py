@@ -83,6 +83,12 @@ class Launch:
         )
 
     @property
+    def evaluators(self) -> FleetSettings:
+        """Of the evaluating generator: a fleet of one, whose rollouts are all waited for."""
+        in_flight = self.evaluation.slots + 4 * self.settings.evaluation.samples
+        return replace(self.fleet, in_flight=in_flight, rollout_seconds=None)
+
+    @property
     def generator_factory(self) -> Callable[..., Any]:
         """Makes a generator from (folder, dtype, settings), in whichever process it runs."""
         return self._factory(self.settings.engines.generator_threads)

@@ -11,7 +11,6 @@ from scalerl.engines.model import named_tensors
 from scalerl.engines.process import GeneratorProcess, TrainerProcess
 from scalerl.engines.weights import SharedWeights
 from scalerl.pipeline.revival import Revivable
-from scalerl.protocols import Generator
 from scalerl.training.engines import Engines, Launch, Seeds, make_trainer
 
 
@@ -24,23 +23,22 @@ def launch_processes(ask: Launch) -> Engines:
     # Each generator may still compute with a version of its own when the next one is written.
     buffers = engines.weight_buffers + engines.generators - 1
     weights = SharedWeights(named_tensors(ask.model), buffers, published, readers=16 + 2 * engines.generators)
-    seeds = Seeds(ask.generation)
+    seeds, own = Seeds(ask.generation), Seeds(ask.evaluation)
 
     def spawn(number: int) -> GeneratorProcess:
         name = "generator" if number == 0 else f"generator-{number}"
         return _generator(ask, ask.generator_factory, seeds.next(), weights, engines.generator_threads, name)
 
+    def spawn_evaluator(_: int) -> GeneratorProcess:
+        return _generator(ask, ask.evaluator_factory, own.next(), weights, engines.evaluation_threads, "evaluator")
+
     fleet = Fleet(spawn, engines.generators, ask.fleet, ask.wanted())
     ask.closing.callback(fleet.close)
-    own = Seeds(ask.evaluation)
     generator = evaluator = Revivable(fleet)
     if ask.settings.evaluation.every:
-        evaluator = _revivable(
-            ask,
-            lambda: _generator(
-                ask, ask.evaluator_factory, own.next(), weights, engines.evaluation_threads, "evaluator"
-            ),
-        )
+        alone = Fleet(spawn_evaluator, 1, ask.evaluators, name="evaluator")
+        ask.closing.callback(alone.close)
+        evaluator = Revivable(alone)
     trainer = _trainer(ask, weights)
     ask.closing.callback(trainer.close)
     reader = weights.reader()
@@ -67,20 +65,3 @@ def _generator(
 ) -> GeneratorProcess:  # fmt: skip
     arguments = (ask.origin.folder, ask.settings.engines.generator_dtype, generation)
     return GeneratorProcess(factory, arguments, weights, ask.directory / "logs" / f"{name}.log", threads or 1, name)
-
-
-def _revivable(ask: Launch, spawn: Callable[[], GeneratorProcess]) -> Revivable:
-    found: Revivable
-
-    def another() -> Generator:
-        _close(found)
-        return spawn()
-
-    found = Revivable(spawn(), another)
-    ask.closing.callback(_close, found)
-    return found
-
-
-def _close(generator: Revivable) -> None:
-    assert isinstance(generator.generator, GeneratorProcess)
-    generator.generator.close()

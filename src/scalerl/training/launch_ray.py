@@ -64,7 +64,9 @@ def launch_ray(ask: Launch) -> Engines:
     generator = evaluator = Revivable(fleet)
     if evaluators:
         own = generators(ask.evaluator_factory, Seeds(ask.evaluation), "evaluator", engines.evaluation_threads, 0)
-        evaluator = _replaced(ask, own)
+        alone = Fleet(own, 1, ask.evaluators, devices=devices, name="evaluator")
+        closing.callback(alone.close)
+        evaluator = Revivable(alone)
     published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
     places = [options(cluster.trainer, ranks, rank) for rank in range(engines.trainers)]
     trainer = RayTrainer(
@@ -72,15 +74,3 @@ def launch_ray(ask: Launch) -> Engines:
     )
     closing.callback(trainer.close)
     return Engines(generator, evaluator, trainer, trainer.hold)
-
-
-def _replaced(ask: Launch, spawn: Callable[[int], Any]) -> Revivable:
-    found: Revivable
-
-    def another() -> Any:
-        found.generator.close()  # type: ignore[attr-defined]
-        return spawn(0)
-
-    found = Revivable(spawn(0), another)
-    ask.closing.callback(lambda: found.generator.close())  # type: ignore[attr-defined]
-    return found
