@@ -111,13 +111,20 @@ class Driver:
             )  # fmt: skip
 
 
-def actors(host: str) -> list[int]:
-    """Process ids of the living actors of a class, on all nodes, since all are on this machine."""
+def actors(host: str, nodes: Nodes) -> list[int]:
+    """Process ids of the working actors of a class, on all nodes, since all are on this machine.
+
+    Their parent is a raylet that names the cluster. So those of other clusters are left out, and those of a node that
+    was lost, which linger for a moment; and those that have been stopped.
+    """
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdigit() and (folder / "cmdline").read_bytes().startswith(b"ray::" + host.encode()):
-                found.append(int(folder.name))
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                raylet = Path(f"/proc/{parent}/cmdline").read_bytes()
+                if state not in "TZX" and nodes.cluster.address.encode() in raylet:
+                    found.append(int(folder.name))
     return found
 
 
@@ -157,21 +164,21 @@ def _run(*command: str) -> bool:
 
 def kill_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
     """Or the evaluating one, which is missed when the next evaluation begins."""
-    _signal(rng, "GeneratorHost", signal.SIGKILL)
+    _signal(nodes, rng, "GeneratorHost", signal.SIGKILL)
 
 
 def hang_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
     """For good: it is taken for dead after `silent_seconds`."""
-    _signal(rng, "GeneratorHost", signal.SIGSTOP)
+    _signal(nodes, rng, "GeneratorHost", signal.SIGSTOP)
 
 
 def kill_a_trainer_rank(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    _signal(rng, "TrainerHost", signal.SIGKILL)
+    _signal(nodes, rng, "TrainerHost", signal.SIGKILL)
 
 
 def hang_a_trainer_rank(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
     """For good: the trainer is taken for dead after `step_seconds`."""
-    _signal(rng, "TrainerHost", signal.SIGSTOP)
+    _signal(nodes, rng, "TrainerHost", signal.SIGSTOP)
 
 
 def kill_the_controller(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
@@ -186,7 +193,7 @@ def lose_a_node(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
 
 def delay_weights(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
     """Generators that stand still take no update and decode nothing; then they go on with what they have."""
-    stopped = actors("GeneratorHost")
+    stopped = actors("GeneratorHost", nodes)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(3.0)
@@ -231,10 +238,10 @@ def promises_kept(driver: Driver) -> None:
     assert scores[-1] >= scores[0] - 0.1
 
 
-def _signal(rng: random.Random, host: str, number: signal.Signals) -> None:
+def _signal(nodes: Nodes, rng: random.Random, host: str, number: signal.Signals) -> None:
     """To one of the actors of a class; those that start again just now are waited for."""
     end = time.monotonic() + PATIENCE
-    while not (found := actors(host)):
+    while not (found := actors(host, nodes)):
         assert time.monotonic() < end, f"no {host}"
         time.sleep(0.1)
     with contextlib.suppress(ProcessLookupError):
