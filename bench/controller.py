@@ -93,6 +93,8 @@ class Trainer:
 
     def load(self, path: Path) -> None: ...
 
+    def check(self) -> None: ...
+
 
 class Bits:
     """10,000 prompts."""

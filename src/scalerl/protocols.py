@@ -64,6 +64,10 @@ class Trainer(Protocol):
         """Restore what was saved below `path`."""
         ...
 
+    def check(self) -> None:
+        """Raise `EngineDied` where it has died while nothing was asked of it; called between steps."""
+        ...
+
 
 class Task(Protocol):
     """Prompts and the verifier of their answers."""

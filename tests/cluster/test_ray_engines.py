@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -178,6 +178,25 @@ def test_a_trainer_in_an_actor_steps_publishes_and_saves_as_one_in_this_process(
         assert not again.alive
     finally:
         remote.close()
+
+
+def test_a_trainer_that_died_while_it_waited_is_noticed_and_its_weights_are_lost() -> None:
+    remote = RayTrainer(make_trainer, (), [ANYWHERE])
+    for _ in range(100):  # it is there, and says so
+        remote.check()
+    ray.kill(remote._ranks[0])
+    with pytest.raises(EngineDied, match="trainer, rank 0 of 1: "):
+        again_and_again(remote.check)
+    assert not remote.alive
+    with pytest.raises(ScaleRLError, match="weights of version 0 are lost: their trainer has died"):
+        again_and_again(lambda: list(remote.weights()))
+
+
+def again_and_again(call: Callable[[], Any]) -> None:
+    """Until it raises, or for half a minute."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        call()
 
 
 def make_rank() -> TorchTrainer:

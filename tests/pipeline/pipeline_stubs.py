@@ -66,6 +66,11 @@ class StubTrainer:
         self.skill, self.version, self.seconds = 0.0, 0, seconds
         self.batches: list[Batch] = []
         self.keep = True
+        self.dead: EngineDied | None = None
+
+    def check(self) -> None:
+        if self.dead is not None:
+            raise self.dead
 
     def step(self, batch: Batch) -> Mapping[str, float]:
         time.sleep(self.seconds)

@@ -16,7 +16,7 @@ from pipeline_stubs import Run, StubGenerator, StubTask, StubTrainer, recipe, wi
 import scalerl
 from scalerl.errors import EngineDied, InputError
 from scalerl.pipeline.settings import ControllerSettings
-from scalerl.types import Batch
+from scalerl.types import Batch, Rollout
 
 
 class Killed(BaseException):
@@ -229,6 +229,21 @@ def test_a_generator_that_always_dies_ends_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, recipe(), generator=StubGenerator(dies_after=0), another=lambda: StubGenerator(dies_after=0))
     with pytest.raises(EngineDied, match="signal 9"):
         run.controller.run()
+
+
+def test_a_trainer_that_dies_while_it_waits_is_noticed_before_generators_die_of_it(tmp_path: Path) -> None:
+    class Starved(StubGenerator):
+        """Brings nothing, since what it needs is gone; and in the end it dies."""
+
+        def poll(self) -> list[Rollout]:
+            trainer.dead = EngineDied("the trainer process was killed by signal 9")
+            if time.monotonic() > until:
+                raise EngineDied("no weights")
+            return []
+
+    trainer, until = StubTrainer(), time.monotonic() + 20
+    with pytest.raises(EngineDied, match="trainer process"):
+        Run(tmp_path, recipe(), trainer=trainer, generator=Starved()).controller.run()
 
 
 def test_a_dead_evaluator_is_replaced_and_evaluates_the_same_version(tmp_path: Path) -> None:

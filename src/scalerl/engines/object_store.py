@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.engines.weights import Metadata
+from scalerl.errors import ScaleRLError
 from scalerl.protocols import WeightSource
 
 CHUNK_BYTES = 256 << 20
@@ -45,7 +46,10 @@ class StoredWeights:
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for chunk in self.chunks:
-            arrays = ray.get(chunk.tensors)
+            try:
+                arrays = ray.get(chunk.tensors)
+            except ray.exceptions.ObjectLostError as error:
+                raise ScaleRLError(f"weights of version {self.version} are lost: their trainer has died") from error
             for name, dtype, shape in chunk.metadata:
                 yield name, _tensor(arrays[name], getattr(torch, dtype), shape)
 

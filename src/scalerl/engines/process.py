@@ -267,6 +267,10 @@ class TrainerProcess:
     def load(self, path: Path) -> None:
         self.call("load", path)
 
+    def check(self) -> None:
+        if not self.busy:
+            self.engine.receive()
+
     def call(self, method: str, *arguments: Any) -> Any:
         """Any other method of the trainer, in its process.
 

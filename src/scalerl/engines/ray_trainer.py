@@ -50,6 +50,9 @@ class TrainerHost:
         self._trainer = factory(*arguments)
         return int(self._trainer.version)
 
+    def here(self) -> None:
+        """Nothing: that it answers is all."""
+
     def call(self, method: str, *arguments: Any) -> tuple[Answer, int]:
         """Any method of the trainer; what came of it, and the version after it."""
         return carry_out(self._trainer, method, arguments), int(self._trainer.version)
@@ -81,6 +84,7 @@ class RayTrainer:
     ) -> None:
         host = ray.remote(TrainerHost)
         self._dtype, self._dead, self._step_seconds = dtype, "", step_seconds
+        self._calls: dict[Any, int] = {}  # to see who is there; their ranks
         start_seconds = max(step_seconds, START_SECONDS)
         self._ranks = [host.options(max_restarts=0, **own).remote(threads) for own in options]
         (where,) = self._answers("begin", start_seconds, [self._ranks[0].meeting_place.remote()])
@@ -122,6 +126,19 @@ class RayTrainer:
         """As the trainer's."""
         self.call("load", path)
         self._source = self._publish()
+
+    def check(self) -> None:
+        """As the trainer's. A dead rank's share of the weights is lost to every generator that starts from now on."""
+        if self._dead:
+            raise EngineDied(self._dead)
+        if not self._calls:
+            self._calls = {actor.here.remote(): rank for rank, actor in enumerate(self._ranks)}
+        for call in ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)[0]:
+            rank = self._calls.pop(call)
+            try:
+                ray.get(call)
+            except ray.exceptions.RayError as error:
+                raise self._lost(rank, error) from error
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Any method of the trainer, on all ranks; the first one's result.
@@ -170,8 +187,10 @@ class RayTrainer:
                     raise self._end(f"trainer of {len(self._ranks)} ranks: {silence(command, patience)}")
             return [answers[one] for one in asked]
         except ray.exceptions.RayError as error:
-            rank = asked.index(done)
-            raise self._end(f"trainer, rank {rank} of {len(self._ranks)}: {reason(error)}") from error
+            raise self._lost(asked.index(done), error) from error
+
+    def _lost(self, rank: int, error: Exception) -> EngineDied:
+        return self._end(f"trainer, rank {rank} of {len(self._ranks)}: {reason(error)}")
 
     def _end(self, why: str) -> EngineDied:
         """End all ranks: those that live wait for the others."""

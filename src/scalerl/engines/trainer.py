@@ -198,6 +198,9 @@ class TorchTrainer:
         """Yes."""
         return True
 
+    def check(self) -> None:
+        """Nothing: it lives in this process."""
+
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit; `InputError` where it is not of this model."""
         counters = load_state(path, self.model, self.optimizer)

@@ -160,6 +160,7 @@ class Controller:
 
     def _turn(self) -> bool:
         """Everything that can be done now; whether that was anything."""
+        self._stepper.check()
         if self.generator.dead is not None:
             self._revive()
         for event in self.generator.news():

@@ -11,6 +11,8 @@ from scalerl.pipeline.buffer import Entry
 from scalerl.protocols import Trainer
 from scalerl.types import Batch
 
+_LOOK_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class Done:
@@ -33,6 +35,7 @@ class Stepper:
         self._trainer = trainer
         self._pool = ThreadPoolExecutor(1, "train") if overlap else None
         self._running: Future[Done] | None = None
+        self._looked = time.monotonic()
 
     @property
     def busy(self) -> bool:
@@ -57,6 +60,17 @@ class Stepper:
             return None
         running, self._running = self._running, None
         return running.result()
+
+    def check(self) -> None:
+        """Look, once a second, whether the trainer has died while it waited for the next batch.
+
+        Raises:
+            EngineDied: it has.
+        """
+        now = time.monotonic()
+        if not self.busy and now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self._trainer.check()
 
     def close(self) -> None:
         """End the thread when its step is over."""

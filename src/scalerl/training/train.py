@@ -141,6 +141,11 @@ def _nothing_to_lose(directory: Path, every: int) -> None:
 
 
 def _trainer_lives(found: Run) -> bool:
+    """Generators may have died of it: the weights that they start with are gone with it."""
+    try:
+        found.engines.trainer.check()
+    except EngineDied:
+        return False
     return bool(getattr(found.engines.trainer, "alive", True))  # one in this process has no way to die alone
 
 
