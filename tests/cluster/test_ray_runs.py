@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -46,7 +45,7 @@ def test_two_vllm_generators_and_two_ranks_train_with_updates_in_flight(tmp_path
         "recipe.learning_rate=1e-5", "task.train_prompts=100", "recipe.retire_at=1",
         "engines.ray.generator={CPU: 0.5}", "engines.ray.trainer={CPU: 0.5}",
     ]  # fmt: skip
-    command = [sys.executable, "-m", "scalerl", "train", *WORDS, *own, "--launch", "ray", "--json"]
+    command = [sys.executable, "-m", "scalerl", "train", *WORDS, *own, "--launch", "ray"]
     done = subprocess.run(
         [*command, "--out", str(tmp_path / "run")], env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=500,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
@@ -62,4 +61,3 @@ def test_two_vllm_generators_and_two_ranks_train_with_updates_in_flight(tmp_path
     assert sum("update_pause_ms" in row for row in trained) >= 15
     # The learning rate is small, so that generator and trainer agree, however many versions a rollout spans.
     assert all(abs(row.get("mismatch_kl", 0.0)) < 1e-3 for row in trained)
-    assert json.loads(done.stdout.strip().splitlines()[-1])["steps"] == 30
