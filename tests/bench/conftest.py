@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+# Last: examples have a `demo` too.
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))

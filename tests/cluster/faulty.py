@@ -27,7 +27,7 @@ RUN = [
     *WORDS, "task.max_steps=2", "task.train_prompts=3000", "recipe.retire_at=1", "steps=100000", "evaluation.every=25",
     "checkpoints.every=5", "engines.launch=ray", "engines.generators=2", "engines.trainers=2",
     "engines.ray.generator={CPU: 1, generates: 1}", "engines.ray.trainer={CPU: 1, trains: 1}",
-    "engines.silent_seconds=10", "engines.step_seconds=20", "forecast.renew=false",
+    "engines.silent_seconds=10", "engines.start_seconds=60", "engines.step_seconds=20", "forecast.renew=false",
 ]  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def kill_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
 
 
 def hang_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    """For good: it is taken for dead after `silent_seconds`."""
+    """For good: it is taken for dead after `silent_seconds`, or `start_seconds` if it was not up yet."""
     _signal(nodes, rng, "GeneratorHost", signal.SIGSTOP)
 
 

@@ -99,7 +99,9 @@ def test_an_evaluator_that_hangs_is_replaced_and_every_evaluation_is_made(
     run = tmp_path / "run"
     command = Command("train", *MANY, "steps=60", "engines.silent_seconds=5", "evaluation.every=30", "--out", str(run))
     started.append(command)
-    wait_for_step(run, 5, command)
+    while not ((run / "metrics.jsonl").exists() and rows(run, "eval")):  # it is up
+        assert command.process.poll() is None, command.output()
+        time.sleep(0.05)
     os.kill(command.children()["evaluator"], signal.SIGSTOP)
     output = command.output()
     assert command.process.returncode == 0, output

@@ -79,6 +79,7 @@ class Launch:
         return FleetSettings(
             in_flight=engines.slots + 4 * self.settings.recipe.generations,  # some wait, so that no slot ever does
             silent_seconds=engines.silent_seconds,
+            start_seconds=max(engines.start_seconds, engines.silent_seconds),
             rollout_seconds=engines.rollout_seconds,
         )
 

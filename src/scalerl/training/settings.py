@@ -143,7 +143,8 @@ class EngineSettings:
         verify_threads: answers judged at once beside the loop; null: none for arithmetic and in lockstep, else 4.
         capacity: most prompts under way in the pipeline; null: as many as keep both busy.
         weight_buffers: copies of the weights in shared memory; each generator beyond the first adds one.
-        silent_seconds: a generator that is not heard of for so long is taken for dead and replaced.
+        silent_seconds: a generator that is not heard of for so long is taken for dead and replaced. start_seconds: the
+            same before its first word, while it loads its model.
         step_seconds: a trainer that has not answered a command (a step, a save, a load) for so long is taken for dead,
             with all its ranks, and replaced. Well above the longest step, the first one with all it compiles included.
         rollout_seconds: a rollout may take so long in its generator; then it is left out of its group, as
@@ -172,6 +173,7 @@ class EngineSettings:
     capacity: int | None = None
     weight_buffers: int = 6
     silent_seconds: float = 120.0
+    start_seconds: float = 900.0
     step_seconds: float = STEP_SECONDS
     rollout_seconds: float | None = None
 
@@ -179,8 +181,9 @@ class EngineSettings:
         ranges: dict[str, tuple[float, float]] = {
             "slots": (1, MOST), "evaluation_slots": (1, MOST), "micro_batch_tokens": (1, MOST),
             "generators": (1, MOST_GENERATORS), "trainers": (1, 4096),
-            "weight_buffers": (5, 512), "verify_threads": (0, 256), "silent_seconds": (1, 1e6),
-            "step_seconds": (1, 1e6), "rollout_seconds": (0.001, 1e6), **dict.fromkeys(THREADS, (1, 4096)),
+            "weight_buffers": (5, 512), "verify_threads": (0, 256), "rollout_seconds": (0.001, 1e6),
+            **dict.fromkeys(("silent_seconds", "start_seconds", "step_seconds"), (1, 1e6)),
+            **dict.fromkeys(THREADS, (1, 4096)),
         }  # fmt: skip
         for name, (least, most) in ranges.items():
             if getattr(self, name) is not None:
