@@ -58,6 +58,9 @@ def test_two_vllm_generators_and_two_ranks_train_with_updates_in_flight(tmp_path
     assert {row["generators_up"] for row in trained[1:]} == {2}
     # A tensor that differed from the trainer's after an update would have ended its generator, and an event told so.
     assert [row["event"] for row in rows(tmp_path / "run", "event")] == ["end"]
-    assert sum("update_pause_ms" in row for row in trained) >= 15
+    # Generators report about once a second, and steps may be faster.
+    pauses = [row["update_pause_ms"] for row in trained if "update_pause_ms" in row]
+    assert pauses
+    assert all(0 < pause < 10_000 for pause in pauses)
     # The learning rate is small, so that generator and trainer agree, however many versions a rollout spans.
     assert all(abs(row.get("mismatch_kl", 0.0)) < 1e-3 for row in trained)

@@ -51,8 +51,8 @@ class Clocks:
 
         Returns:
             Wall seconds without those waited for an evaluation; the generator's busy seconds; metrics. Of these
-            `update_pause_ms` is how long an update of the weights has kept a generator from decoding, the mean over all
-            updates of all generators in this step; absent where there was none.
+            `update_pause_ms` is how long an update of the weights has kept a generator from decoding, the mean over the
+            updates that generators have reported since the last step; absent where there was none.
         """
         now = time.monotonic()
         wall = now - self._begun
