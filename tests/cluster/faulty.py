@@ -241,8 +241,9 @@ def promises_kept(driver: Driver) -> None:
 def _signal(nodes: Nodes, rng: random.Random, host: str, number: signal.Signals) -> None:
     """To one of the actors of a class; those that start again just now are waited for."""
     end = time.monotonic() + PATIENCE
-    while not (found := actors(host, nodes)):
-        assert time.monotonic() < end, f"no {host}"
+    while time.monotonic() < end:
+        with contextlib.suppress(IndexError, ProcessLookupError):  # none yet, or it has just ended
+            os.kill(rng.choice(actors(host, nodes)), number)
+            return
         time.sleep(0.1)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(rng.choice(found), number)
+    raise AssertionError(f"no {host}")

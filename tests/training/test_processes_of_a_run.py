@@ -67,6 +67,15 @@ def every_step_once(run: Path, last: int) -> bool:
     return [row["step"] for row in rows(run, "train")] == list(range(1, last + 1))
 
 
+def give_it_work(command: Command, run: Path) -> None:
+    """Stop the generator, which may be idle just now, until the trainer waits for it: then rollouts are open."""
+    os.kill(command.children()["generator"], signal.SIGSTOP)
+    before = 0
+    while (steps := len(rows(run, "train"))) > before:
+        before = steps
+        time.sleep(2.0)
+
+
 @pytest.mark.parametrize("victim", ["generator", "evaluator", "trainer"])
 def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
     tmp_path: Path, started: list[Command], victim: str
@@ -75,6 +84,8 @@ def test_a_killed_engine_is_replaced_and_the_run_ends_as_it_should(
     command = Command("train", *MANY, "steps=60", "evaluation.every=10", "--out", str(run))
     started.append(command)
     wait_for_step(run, 5, command)
+    if victim == "generator":
+        give_it_work(command, run)
     os.kill(command.children()[victim], signal.SIGKILL)
     output = command.output()
     assert command.process.returncode == 0, output
