@@ -23,7 +23,6 @@ from scalerl.pipeline.checkpoint import Checkpoints
 from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import MetricsLog
-from scalerl.pipeline.revival import Revivable
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.pipeline.verification import Verification
@@ -62,6 +61,11 @@ class Pool:
 
     def state(self) -> Mapping[str, Any]:
         return {}
+
+    def reseed(self, *key: int) -> None: ...
+
+    def news(self) -> list[dict[str, Any]]:
+        return []
 
     def _rollout(self, group_id: int, prompt: Prompt, begun: int) -> Rollout:
         versions = np.full(TOKENS, begun)
@@ -138,7 +142,7 @@ def main() -> None:
             recipe,
             ControllerSettings(steps, checkpoint_every=100, pause=0.0),
             sampler=Sampler.of(guard.task, recipe),
-            generator=Revivable(Pool()),
+            generator=Pool(),
             trainer=Trainer(),
             verification=Verification(guard.verify, lambda ids: str(ids[-1])),
             ledger=Ledger(1_000_000),

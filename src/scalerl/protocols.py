@@ -41,6 +41,18 @@ class Generator(Protocol):
         ...
 
 
+class GeneratorPool(Generator, Protocol):
+    """All generators of a run as one: those that die are replaced within, and what they had is generated again."""
+
+    def reseed(self, *key: int) -> None:
+        """Begin the random numbers that these integers stand for; nothing where rollouts do not repeat anyway."""
+        ...
+
+    def news(self) -> list[dict[str, Any]]:
+        """Events since the last call, for the log."""
+        ...
+
+
 class Trainer(Protocol):
     """Takes optimizer steps; knows no algorithm beyond the loss it was made with."""
 

@@ -163,7 +163,7 @@ def _run(*command: str) -> bool:
 
 
 def kill_a_generator(driver: Driver, nodes: Nodes, rng: random.Random) -> None:
-    """Or the evaluating one, which is missed when the next evaluation begins."""
+    """Or the evaluating one."""
     _signal(nodes, rng, "GeneratorHost", signal.SIGKILL)
 
 

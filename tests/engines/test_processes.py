@@ -16,11 +16,13 @@ import pytest
 import torch
 from tiny_models import random_batch, tiny
 
+from scalerl.engines.fleet import Fleet, FleetSettings
 from scalerl.engines.model import checksum, named_tensors
 from scalerl.engines.process import GeneratorProcess, TrainerProcess
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
 from scalerl.engines.weights import SharedWeights
 from scalerl.errors import EngineDied, ScaleRLError
+from scalerl.protocols import Generator
 from scalerl.types import Prompt, Rollout
 
 SETTINGS = TrainerSettings(learning_rate=1e-3, compute="fp32")
@@ -81,11 +83,12 @@ def prompts(n: int) -> list[tuple[int, Prompt]]:
     return [(i // 2, Prompt((1,), f"p{i // 4}", "t", {"answers": [i // 4]})) for i in range(n)]
 
 
-def collect(generator: GeneratorProcess, n: int) -> list[Rollout]:
+def collect(generator: Generator, n: int) -> list[Rollout]:
     found: list[Rollout] = []
     end = time.monotonic() + 30
     while len(found) < n and time.monotonic() < end:
-        found += generator.poll(timeout=0.1)
+        found += generator.poll()
+        time.sleep(0.01)
     return found
 
 
@@ -124,13 +127,14 @@ def test_a_trainer_process_steps_publishes_and_saves_as_one_in_process(shared: S
         os.kill(remote.engine.process.pid or 0, signal.SIGKILL)
         with pytest.raises(EngineDied, match="trainer process was killed by signal 9"):
             remote.step(random_batch(3))
-        remote.restart()
-        remote.load(tmp_path)
-        assert checksum(remote.weights()) == checksum(inline.weights())
+        again = TrainerProcess(make_trainer, (), shared)
+        again.load(tmp_path)
+        assert checksum(again.weights()) == checksum(inline.weights())
         assert shared.newest_version == 2
+        again.engine.stop(grace=60.0)  # on a busy machine too
+        assert again.engine.process.exitcode == 0
     finally:
-        remote.engine.stop(grace=60.0)  # on a busy machine too
-    assert remote.engine.process.exitcode == 0
+        remote.close()
 
 
 def test_a_trainer_that_cannot_write_says_so_and_lives_on(shared: SharedWeights, tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_a_trainer_that_cannot_write_says_so_and_lives_on(shared: SharedWeights,
         remote.close()
 
 
-def test_a_trainer_that_hangs_is_ended_and_replaced(shared: SharedWeights, tmp_path: Path) -> None:
+def test_a_trainer_that_hangs_is_ended(shared: SharedWeights, tmp_path: Path) -> None:
     log = tmp_path / "trainer.log"
     remote = TrainerProcess(make_trainer, (), shared, log, step_seconds=1.0)
     try:
@@ -160,9 +164,6 @@ def test_a_trainer_that_hangs_is_ended_and_replaced(shared: SharedWeights, tmp_p
         with pytest.raises(EngineDied) as again:
             remote.saved()
         assert str(again.value) == said
-        remote._step_seconds = 60.0  # a busy machine may need more than a second for a step that does not hang
-        remote.restart()
-        assert remote.step(random_batch(0))["loss"] == make_trainer().step(random_batch(0))["loss"]
     finally:
         remote.close()
 
@@ -182,7 +183,6 @@ def test_rollouts_come_back_and_updates_are_taken_over(generator: GeneratorProce
     found = collect(generator, 6)
     assert asked(found) == Counter((g, p.text) for g, p in prompts(6))
     assert {r.oldest_version for r in found} == {7}
-    assert generator.unfinished() == []
     while not generator.state():
         generator.poll(timeout=0.1)
     assert generator.state()["checksum"] == checksum(named_tensors(tiny(seed=3)).items())
@@ -214,21 +214,26 @@ def test_updates_without_end_never_run_out_of_buffers(generator: GeneratorProces
     assert generator.engine.process.is_alive()
 
 
-def test_a_killed_generator_is_replaced_and_no_prompt_is_lost(
-    generator: GeneratorProcess, shared: SharedWeights
-) -> None:
+def test_a_killed_generator_is_replaced_and_no_prompt_is_lost(shared: SharedWeights) -> None:
+    made: list[GeneratorProcess] = []
+
+    def spawn(_: int) -> GeneratorProcess:
+        made.append(GeneratorProcess(SlowEcho, (), shared))
+        return made[-1]
+
+    fleet = Fleet(spawn, 1, FleetSettings(in_flight=100))
     shared.publish(3, named_tensors(tiny()))
-    generator.update_weights(3, [])  # type: ignore[arg-type]
-    generator.submit(prompts(40))
-    found = collect(generator, 5)
-    os.kill(generator.engine.process.pid or 0, signal.SIGKILL)
-    with pytest.raises(EngineDied, match="generator process was killed by signal 9"):
-        found.extend(rollout for _ in range(100) for rollout in generator.poll(timeout=0.1))
-    lost = generator.restart()
-    assert len(lost) == 40 - len(found)
-    again = collect(generator, len(lost))
-    assert asked(found + again) == Counter((g, p.text) for g, p in prompts(40))
-    assert {r.oldest_version for r in again} == {3}
+    fleet.update_weights(3, [])  # type: ignore[arg-type]
+    fleet.submit(prompts(40))
+    found = collect(fleet, 5)
+    os.kill(made[0].engine.process.pid or 0, signal.SIGKILL)
+    found += collect(fleet, 40 - len(found))
+    assert asked(found) == Counter((g, p.text) for g, p in prompts(40))
+    assert {r.oldest_version for r in found} == {3}
+    [event] = fleet.news()
+    assert event["reason"] == "the generator process was killed by signal 9"
+    assert 0 < event["rollouts_asked_again"] <= 35
+    fleet.close()
 
 
 def test_a_generator_s_error_names_itself(generator: GeneratorProcess) -> None:

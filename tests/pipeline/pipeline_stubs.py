@@ -17,7 +17,6 @@ from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.evaluation import Evaluation
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import MetricsLog
-from scalerl.pipeline.revival import Revivable
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.pipeline.verification import Verification
@@ -99,7 +98,8 @@ class StubTrainer:
 
 
 class StubGenerator:
-    """Rollouts take a random number of polls, out of order, and know each token's version."""
+    """An engine, or a pool of one. Rollouts take a random number of polls, out of order, and know each token's
+    version."""
 
     def __init__(self, slots: int = 32, most_polls: int = 5, seed: int = 0, dies_after: int | None = None) -> None:
         self.slots, self.most_polls, self.dies_after = slots, most_polls, dies_after
@@ -109,8 +109,11 @@ class StubGenerator:
         self.silent_seconds = 0.0
         self.reseed(seed)
 
-    def reseed(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
+    def reseed(self, *key: int) -> None:
+        self.random = np.random.default_rng(key)
+
+    def news(self) -> list[dict[str, Any]]:
+        return []
 
     def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
         self.queue += prompts
@@ -174,7 +177,7 @@ class Run:
         resume: bool = False,
         evaluate_every: int = 5,
         checkpoint_every: int = 5,
-        another: Any = None,
+        evaluator: Any = None,
         threads: int = 0,
         capacity: int | None = None,
         listener: Any = None,
@@ -187,14 +190,13 @@ class Run:
         saved = self.checkpoints.load(path) if resume and (path := self.checkpoints.latest()) else None
         size = saved[0]["metrics_size"] if saved else 0
         lockstep = recipe.schedule == "lockstep"
-        training = Revivable(self.raw, another)
-        evaluator = training if lockstep else Revivable(StubGenerator(seed=99), lambda: StubGenerator(seed=98))
-        self.evaluation = Evaluation(evaluator, self.task, 4, self.task.verify, decode, threads=threads)
+        evaluating = self.raw if lockstep else evaluator or StubGenerator(seed=99)
+        self.evaluation = Evaluation(evaluating, self.task, 4, self.task.verify, decode, threads=threads)
         self.controller = Controller(
             recipe,
             ControllerSettings(steps, evaluate_every, checkpoint_every, capacity, pause=0.0),
             sampler=Sampler.of(self.task, recipe),
-            generator=training,
+            generator=self.raw,
             trainer=self.trainer,
             verification=Verification(self.task.verify, decode, threads),
             ledger=self.ledger,

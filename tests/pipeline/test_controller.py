@@ -14,6 +14,7 @@ import pytest
 from pipeline_stubs import Run, StubGenerator, StubTask, StubTrainer, recipe, without_clocks
 
 import scalerl
+from scalerl.engines.fleet import Fleet, FleetSettings
 from scalerl.errors import EngineDied, InputError
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.types import Batch, Rollout
@@ -63,7 +64,7 @@ def test_every_metric_of_the_issue_is_there(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_falls_due_meanwhile_is_made_later_and_a_second_one_is_told(tmp_path: Path) -> None:
     run = Run(tmp_path, recipe(), steps=40, evaluate_every=2)
-    run.evaluation.generator.generator.slots = 1
+    run.evaluation.generator.slots = 1
     run.controller.run()
     evals = run.rows("eval")
     assert all(e["policy_version"] == e["step"] and e["trials"] == 24 for e in evals)
@@ -209,16 +210,16 @@ def test_pipeline_killed_and_resumed_draws_the_same_prompts_and_keeps_the_bound(
 def test_a_dead_generator_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     made: list[StubGenerator] = []
 
-    def another() -> StubGenerator:
+    def spawn(place: int) -> StubGenerator:
         made.append(StubGenerator(slots=12, most_polls=9, seed=len(made), dies_after=25 if len(made) < 5 else None))
         return made[-1]
 
-    first = StubGenerator(slots=12, most_polls=9, dies_after=20)
-    run = Run(tmp_path, recipe(k=3), steps=30, generator=first, another=another)
+    fleet = Fleet(spawn, 1, FleetSettings(in_flight=100))
+    run = Run(tmp_path, recipe(k=3), steps=30, generator=fleet)
     assert run.controller.run().step == 30
-    assert len(made) >= 5
+    assert len(made) == 6
     events = [row for row in run.rows("event") if row["event"] == "generator replaced"]
-    assert len(events) == len(made)
+    assert len(events) == len(made) - 1
     assert "signal 9" in events[0]["reason"]
     rows = run.rows("train")
     assert all(row["rollouts"] == 16 for row in rows)
@@ -226,7 +227,8 @@ def test_a_dead_generator_is_replaced_and_nothing_is_lost(tmp_path: Path) -> Non
 
 
 def test_a_generator_that_always_dies_ends_the_run(tmp_path: Path) -> None:
-    run = Run(tmp_path, recipe(), generator=StubGenerator(dies_after=0), another=lambda: StubGenerator(dies_after=0))
+    fleet = Fleet(lambda _: StubGenerator(dies_after=0), 1, FleetSettings(in_flight=100))
+    run = Run(tmp_path, recipe(), generator=fleet)
     with pytest.raises(EngineDied, match="signal 9"):
         run.controller.run()
 
@@ -247,11 +249,36 @@ def test_a_trainer_that_dies_while_it_waits_is_noticed_before_generators_die_of_
 
 
 def test_a_dead_evaluator_is_replaced_and_evaluates_the_same_version(tmp_path: Path) -> None:
-    run = Run(tmp_path, recipe(), steps=10)
-    run.evaluation.generator.generator.dies_after = 7
+    lives = iter([2])
+    fleet = Fleet(lambda _: StubGenerator(dies_after=next(lives, None)), 1, FleetSettings(100), name="evaluator")
+    run = Run(tmp_path, recipe(), steps=10, evaluator=fleet)
     run.controller.run()
-    assert [row["step"] for row in run.rows("eval")][:1] == [0]
+    assert [(row["step"], row["policy_version"]) for row in run.rows("eval")][:1] == [(0, 0)]
     assert all(row["trials"] == 24 for row in run.rows("eval"))
+    [event] = [row for row in run.rows("event") if row["event"] == "evaluator replaced"]
+    assert "signal 9" in event["reason"]
+    assert 0 < event["rollouts_asked_again"] <= 24
+
+
+def test_an_evaluator_that_dies_between_evaluations_is_replaced_then(tmp_path: Path) -> None:
+    def listener(row: dict[str, Any]) -> None:
+        if row["kind"] == "eval":
+            engines[-1].dies_after = engines[-1].polls
+        if row["kind"] == "train" and row["step"] == 8:
+            replaced.append(len(engines))
+
+    engines: list[StubGenerator] = []
+    replaced: list[int] = []
+
+    def spawn(_: int) -> StubGenerator:
+        engines.append(StubGenerator())
+        return engines[-1]
+
+    fleet = Fleet(spawn, 1, FleetSettings(100), name="evaluator")
+    run = Run(tmp_path, recipe(), steps=10, evaluator=fleet, evaluate_every=10, listener=listener)
+    run.controller.run()
+    assert replaced == [2]
+    assert [row["step"] for row in run.rows("eval")] == [0, 10]
 
 
 def test_a_dead_trainer_leaves_the_run_which_resumes(tmp_path: Path) -> None:
@@ -392,7 +419,7 @@ def test_memory_is_flat_and_bookkeeping_is_cheap(tmp_path: Path) -> None:
 
 def test_an_evaluation_stands_at_the_compute_of_its_policy_however_late_it_ends(tmp_path: Path) -> None:
     run = Run(tmp_path, recipe(), steps=40, evaluate_every=5)
-    run.evaluation.generator.generator.slots = 1
+    run.evaluation.generator.slots = 1
     run.controller.run()
     flops = {row["step"]: row["compute"]["flops"] for row in run.rows("train")}
     evals = run.rows("eval")

@@ -208,13 +208,3 @@ def test_a_prompt_that_cannot_be_judged_is_only_counted(tmp_path: Path) -> None:
     guarded(run, Guard(run.task, give_up_after=10_000))
     assert run.controller.run().step == 3
     assert all(row["unverified"] > 0 for row in run.rows("train"))
-
-
-def test_an_evaluator_that_is_replaced_is_told(tmp_path: Path) -> None:
-    run = Run(tmp_path, recipe(), steps=3)
-    run.evaluation.generator.generator.dies_after = 2
-    run.controller.run()
-    [event] = [row for row in run.rows("event") if row["event"] == "evaluator replaced"]
-    assert "signal 9" in event["reason"]
-    assert event["rollouts_asked_again"] == 24
-    assert next(row["trials"] for row in run.rows("eval")) == 24

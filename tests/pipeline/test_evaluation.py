@@ -8,7 +8,6 @@ import pytest
 from pipeline_stubs import StubGenerator, StubTask, StubWeights, decode
 
 from scalerl.pipeline.evaluation import Evaluation, Result
-from scalerl.pipeline.revival import Revivable
 from scalerl.pipeline.verification import Verification
 from scalerl.tasks.guard import Guard
 from scalerl.tasks.mixture import Mixture
@@ -34,7 +33,7 @@ def finished(evaluation: Evaluation) -> Result:
 def test_the_version_is_held_until_the_last_rollout_is_in() -> None:
     held: list[int] = []
     task = StubTask(held_out=5)
-    generator = Revivable(StubGenerator(slots=3))
+    generator = StubGenerator(slots=3)
     evaluation = Evaluation(generator, task, 4, task.verify, decode, hold=lambda version: Pin(held, version))
     evaluation.begin(30, 30, StubWeights(0.0))
     assert evaluation.poll() is None
@@ -52,7 +51,7 @@ def test_the_version_is_held_until_the_last_rollout_is_in() -> None:
 
 def test_a_version_that_is_gone_is_an_error() -> None:
     task = StubTask()
-    evaluation = Evaluation(Revivable(StubGenerator()), task, 1, task.verify, decode, hold=lambda version: None)
+    evaluation = Evaluation(StubGenerator(), task, 1, task.verify, decode, hold=lambda version: None)
     with pytest.raises(RuntimeError, match="version 3 was overwritten"):
         evaluation.begin(3, 3, StubWeights(0.0))
 
@@ -60,7 +59,7 @@ def test_a_version_that_is_gone_is_an_error() -> None:
 def test_tokens_of_another_version_are_no_evaluation() -> None:
     task = StubTask()
     generator = StubGenerator(slots=2)
-    evaluation = Evaluation(Revivable(generator), task, 2, task.verify, decode)
+    evaluation = Evaluation(generator, task, 2, task.verify, decode)
     evaluation.begin(3, 3, StubWeights(0.0))
     generator.version = 4
     with pytest.raises(RuntimeError, match="evaluation of version 3 holds tokens of version 4"):
@@ -71,7 +70,7 @@ def test_each_task_of_a_mixture_has_its_row_and_late_rollouts_are_not_counted() 
     tasks = [StubTask("easy", held_out=4), StubTask("hard", held_out=2)]
     mixture = Mixture(tasks)
     generator = StubGenerator()
-    evaluation = Evaluation(Revivable(generator), mixture, 3, mixture.verify, decode)
+    evaluation = Evaluation(generator, mixture, 3, mixture.verify, decode)
     generator.submit([(4, tasks[0].prompts("held-out")[0])])  # left over from a dead run's evaluation of step 0
     evaluation.begin(10, 10, StubWeights(0.0))
     result = finished(evaluation)
@@ -81,7 +80,7 @@ def test_each_task_of_a_mixture_has_its_row_and_late_rollouts_are_not_counted() 
 
 def test_the_score_follows_the_weights_and_repeats_itself() -> None:
     task = StubTask(held_out=40)
-    evaluation = Evaluation(Revivable(StubGenerator()), task, 8, task.verify, decode)
+    evaluation = Evaluation(StubGenerator(), task, 8, task.verify, decode)
     scores = []
     for skill in (-3.0, 3.0, -3.0):
         evaluation.begin(10, 10, StubWeights(skill))
@@ -97,7 +96,7 @@ def test_excluded_rollouts_are_in_no_pass_rate() -> None:
             return 1.0
 
     guard = Guard(Broken(), give_up_after=10_000)
-    evaluation = Evaluation(Revivable(StubGenerator()), guard.task, 8, guard.verify, decode)
+    evaluation = Evaluation(StubGenerator(), guard.task, 8, guard.verify, decode)
     evaluation.begin(0, 0, StubWeights(0.0))
     [row] = finished(evaluation).rows
     assert row["pass_rate"] == 1.0

@@ -11,10 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from small_runs import WORDS, rows
+from small_runs import WORDS, rows, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from scalerl.training.engines import Engines
+from scalerl.training.train import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("model")]
 LONG = 240.0
@@ -154,6 +158,23 @@ def test_kills_at_ten_random_moments_lose_no_run(tmp_path: Path, started: list[C
     started.append(resumed)
     assert "ended at step" in resumed.output()
     assert every_step_once(run, last + 5)
+
+
+def test_a_trainer_that_dies_while_it_exports_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = Engines.export
+
+    def killed(engines: Engines, *arguments: Any) -> None:
+        monkeypatch.setattr(Engines, "export", export)
+        os.kill(engines.trainer.engine.process.pid, signal.SIGKILL)
+        export(engines, *arguments)
+
+    monkeypatch.setattr(Engines, "export", killed)
+    run = tmp_path / "run"
+    finished = train(settings("steps=3", "evaluation.every=0"), run)
+    assert finished.outcome.step == 3
+    assert AutoModelForCausalLM.from_pretrained(run / "model")
+    assert [row["event"] for row in rows(run, "event")] == ["trainer replaced", "end"]
+    assert every_step_once(run, 3)
 
 
 def test_sigterm_writes_a_checkpoint_resume_goes_on_and_the_model_is_one(

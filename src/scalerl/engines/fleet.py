@@ -98,7 +98,7 @@ class _Place:
 
 
 class Fleet:
-    """See `scalerl.protocols.Generator`.
+    """See `scalerl.protocols.GeneratorPool`.
 
     Args:
         spawn: makes the engine of a place (0, 1, ...); returns at once. size: places at the start.
@@ -174,6 +174,9 @@ class Fleet:
         own = {"engines": len(self._places), "engines_up": up, "devices": self._devices * len(self._places)}
         own |= {"queued": sums.get("queued", 0) + len(self._queue), "asked_again": self.asked_again, "late": self.late}
         return sums | own | ({"version": min(versions)} if versions else {})
+
+    def reseed(self, *key: int) -> None:
+        """Nothing: who makes which rollout depends on clocks, and no run of a fleet repeats itself."""
 
     def news(self) -> list[Event]:
         """What has happened to engines since the last call."""

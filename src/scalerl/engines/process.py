@@ -43,19 +43,13 @@ class EngineProcess:
         self, name: str, serve: Callable[..., None], arguments: Sequence[Any], log: Path | None = None, threads: int = 1
     ) -> None:
         self.name, self.log = name, log
-        self._serve, self._arguments, self._threads = serve, tuple(arguments), threads
-        self._start()
-
-    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._inbox: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self.last_heard = time.monotonic()
         self.ended: float | None = None
         # No daemon, since an engine may have children of its own; ended before multiprocessing would wait for it.
-        self.process = context.Process(
-            target=self._serve, args=(theirs, self.log, self._threads, *self._arguments), name=self.name, daemon=False
-        )
+        self.process = context.Process(target=serve, args=(theirs, log, threads, *arguments), name=name, daemon=False)
         self.process.start()
         theirs.close()
         atexit.register(self.stop, 0.0)
@@ -97,11 +91,6 @@ class EngineProcess:
     def silent_seconds(self) -> float:
         """Since the last message; a living generator is silent for little more than `serve.HEARTBEAT_SECONDS`."""
         return time.monotonic() - self.last_heard
-
-    def restart(self) -> None:
-        """End the child if it still lives, and start a new one with the same arguments."""
-        self.stop(grace=0.0)
-        self._start()
 
     def stop(self, grace: float = 5.0) -> None:
         """Ask the child to end; after `grace` seconds it is killed."""
@@ -154,14 +143,10 @@ class GeneratorProcess:
         threads: int = 1,
         name: str = "generator",
     ) -> None:
-        self._unfinished: dict[tuple[int, str], list[Prompt]] = {}
         self._state: dict[str, Any] = {}
-        self._version: int | None = None
         self.engine = EngineProcess(name, serve_generator, (factory, tuple(arguments), weights), log, threads)
 
     def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
-        for group_id, prompt in prompts:
-            self._unfinished.setdefault((group_id, prompt.prompt_id), []).append(prompt)
         self.engine.send("submit", list(prompts))
 
     def poll(self, timeout: float = 0.0) -> list[Rollout]:
@@ -179,16 +164,10 @@ class GeneratorProcess:
         except EngineDied:
             if not rollouts:
                 raise  # else they are handed over first; the next call raises
-        for rollout in rollouts:
-            key = (rollout.group_id, rollout.prompt.prompt_id)
-            self._unfinished[key].pop()
-            if not self._unfinished[key]:
-                del self._unfinished[key]
         return rollouts
 
     def update_weights(self, version: int, source: WeightSource) -> None:
         """`source` is not read: the child takes this version from shared memory, or a newer one if it is gone."""
-        self._version = version
         self.engine.send("update_weights", version)
 
     def state(self) -> Mapping[str, Any]:
@@ -199,21 +178,6 @@ class GeneratorProcess:
     def silent_seconds(self) -> float:
         """Since its last message, or since it was started."""
         return self.engine.silent_seconds
-
-    def unfinished(self) -> list[tuple[int, Prompt]]:
-        """What was submitted and has not come back: lost if the process dies."""
-        return [(group_id, prompt) for (group_id, _), prompts in self._unfinished.items() for prompt in prompts]
-
-    def restart(self, resubmit: bool = True) -> list[tuple[int, Prompt]]:
-        """Replace the process; what was unfinished is returned, and generated again if `resubmit`."""
-        lost = self.unfinished()
-        self.engine.restart()
-        self._unfinished.clear()
-        if self._version is not None:
-            self.engine.send("update_weights", self._version)
-        if resubmit and lost:
-            self.submit(lost)
-        return lost
 
     def close(self) -> None:
         self.engine.stop(grace=15.0)  # its generator may have processes of its own to end
@@ -241,7 +205,8 @@ class TrainerProcess:
         self._source: NewestWeights | None = None
         self.busy = False
         self.engine = self._launch(name, (factory, tuple(arguments), weights), log, threads)
-        self._begun()
+        # Once it is ready, the first weights are published.
+        self._answer("begin", max(self._step_seconds, START_SECONDS))
 
     def _launch(self, name: str, arguments: tuple[Any, ...], log: Path | None, threads: int) -> EngineProcess:
         return EngineProcess(name, serve_trainer, arguments, log, threads)
@@ -291,17 +256,8 @@ class TrainerProcess:
         """Whether the process runs."""
         return self.engine.process.is_alive()
 
-    def restart(self) -> None:
-        """Replace the process by one in its first state; `load` a checkpoint then."""
-        self.engine.restart()
-        self._begun()
-
     def close(self) -> None:
         self.engine.stop()
-
-    def _begun(self) -> None:
-        """Once it is ready, the first weights are published."""
-        self._answer("begin", max(self._step_seconds, START_SECONDS))
 
     def _answer(self, command: str, patience: float) -> tuple[str, Any]:
         for _ in range(math.ceil(patience / GLANCE)):

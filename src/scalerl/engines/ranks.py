@@ -100,24 +100,20 @@ class RankGroup(EngineProcess):
     """
 
     def __init__(self, name: str, arguments: Sequence[Any], log: Path | None, threads: int, ranks: int) -> None:
-        self._group, self._of_all, self._ranks = name, tuple(arguments), ranks
-        super().__init__(f"{name} rank 0", serve_rank, (), log, threads)
-
-    def _start(self) -> None:
+        self._group, self._ranks = name, ranks
         self._cause: str | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="scalerl-ranks-")
-        rendezvous = f"file://{self._folder.name}/rendezvous"  # each start needs a new one
-        self._arguments = (*self._of_all, 0, self._ranks, rendezvous)
-        super()._start()
+        rendezvous = f"file://{self._folder.name}/rendezvous"
+        super().__init__(f"{name} rank 0", serve_rank, (*arguments, 0, ranks, rendezvous), log, threads)
         self._others = [
             EngineProcess(
-                f"{self._group} rank {rank}",
+                f"{name} rank {rank}",
                 serve_rank,
-                (*self._of_all, rank, self._ranks, rendezvous),
-                None if self.log is None else self.log.with_stem(f"{self.log.stem}-{rank}"),
-                self._threads,
+                (*arguments, rank, ranks, rendezvous),
+                None if log is None else log.with_stem(f"{log.stem}-{rank}"),
+                threads,
             )
-            for rank in range(1, self._ranks)
+            for rank in range(1, ranks)
         ]
 
     def send(self, command: str, *arguments: Any) -> None:

@@ -21,7 +21,6 @@ from scalerl.pipeline.clocks import Clocks
 from scalerl.pipeline.evaluation import Evaluation
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import MetricsLog
-from scalerl.pipeline.revival import Revivable
 from scalerl.pipeline.rows import fleet_counts, refuse_unjudged, train_row, verdicts
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.saving import Saver
@@ -29,7 +28,7 @@ from scalerl.pipeline.schedule import Schedule
 from scalerl.pipeline.settings import ControllerSettings, Outcome
 from scalerl.pipeline.stepper import Done, Stepper
 from scalerl.pipeline.verification import Verification
-from scalerl.protocols import Trainer, WeightSource
+from scalerl.protocols import GeneratorPool, Trainer, WeightSource
 from scalerl.recipe.assemble import make_batch
 from scalerl.recipe.recipe import Recipe
 from scalerl.types import Rollout
@@ -54,7 +53,7 @@ class Controller:
         settings: ControllerSettings,
         *,
         sampler: Sampler,
-        generator: Revivable,
+        generator: GeneratorPool,
         trainer: Trainer,
         verification: Verification[tuple[int, int]],
         ledger: Ledger,
@@ -68,10 +67,6 @@ class Controller:
         self.metrics, self.checkpoints, self.evaluation, self.counts = metrics, checkpoints, evaluation, counts
         if evaluation is not None and evaluation.generator is generator and self.schedule.overlap:
             raise ValueError("evaluation beside training needs a generator of its own")
-        if evaluation is not None:
-            evaluation.replaced = lambda reason, n: self._event(
-                "evaluator replaced", reason=reason, rollouts_asked_again=n
-            )
         settings.check(recipe)
         self.step = 0
         self._verification = verification
@@ -92,12 +87,13 @@ class Controller:
         """Train until the last step, until `stop`, or until every prompt is retired; a last checkpoint is written.
 
         Raises:
-            EngineDied: the trainer, or a generator that could not be replaced. CheckpointError: of the last checkpoint.
+            EngineDied: the trainer, or the last of the generators. CheckpointError: of the last checkpoint.
             VerifierError: the verifier is broken.
         """
         try:
             self._publish()
-            self._ask_again()
+            if requests := self._buffer.start_again(self._sent):
+                self.generator.submit(requests)
             for group_id, place, rollout in self._buffer.unjudged():
                 self._verification.submit((group_id, place), rollout)
             self._evaluate()
@@ -161,8 +157,6 @@ class Controller:
     def _turn(self) -> bool:
         """Everything that can be done now; whether that was anything."""
         self._stepper.check()
-        if self.generator.dead is not None:
-            self._revive()
         for event in self.generator.news():
             self._event(**event)
         if not self._stepper.busy:
@@ -277,7 +271,8 @@ class Controller:
         evaluation.begin(self.step, self.step, self.trainer.weights())
 
     def _poll_evaluation(self) -> bool:
-        if self.evaluation is None or not self.evaluation.running:
+        """Also while none runs, so that an evaluator that died is missed at once; in lockstep it is the generator."""
+        if self.evaluation is None or not (self.schedule.overlap or self.evaluation.running):
             return False
         result = self.evaluation.poll()
         for event in self.evaluation.generator.news():
@@ -307,18 +302,6 @@ class Controller:
 
     def _event(self, event: str, **more: Any) -> None:
         self.metrics.write("event", {"step": self.step, "event": event, **more})
-
-    def _revive(self) -> None:
-        reason = str(self.generator.dead)
-        assert self._source is not None
-        self.generator.revive(self._sent, self._source)
-        self._event("generator replaced", reason=reason, rollouts_asked_again=self._ask_again())
-
-    def _ask_again(self) -> int:
-        requests = self._buffer.start_again(self._sent)
-        if requests:
-            self.generator.submit(requests)
-        return len(requests)
 
     def _new_buffer(self) -> Buffer:
         admission = Admission(

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from scalerl.pipeline.revival import Revivable
 from scalerl.pipeline.verification import Decode, Verification, Verify
-from scalerl.protocols import Task, WeightSource
+from scalerl.protocols import GeneratorPool, Task, WeightSource
 from scalerl.recipe.rewards import is_correct
 from scalerl.types import Prompt, Rollout
 
@@ -82,12 +81,12 @@ class Evaluation:
         samples: k of mean@k.
         verify, decode, threads: as for `Verification`.
         hold: pins a version; None where nothing is trained meanwhile.
-        seed: of the sampling, if the generator can be reseeded. limit: most prompts of each task.
+        seed: of the sampling. limit: most prompts of each task.
     """
 
     def __init__(
         self,
-        generator: Revivable,
+        generator: GeneratorPool,
         task: Task,
         samples: int,
         verify: Verify,
@@ -103,11 +102,7 @@ class Evaluation:
         self._prompts: list[tuple[str, Prompt]] = [
             (name, prompt) for name, part in parts.items() for prompt in part.prompts("held-out")[:limit]
         ]
-        self._verification: Verification[tuple[int, str]] = Verification(verify, decode, threads)
-        self.replaced: Callable[[str, int], None] = lambda *_: (
-            None
-        )  # is told why, and how many rollouts are asked again
-        self._attempt = 0  # verdicts on what a dead generator had made are of an earlier one
+        self._verification: Verification[str] = Verification(verify, decode, threads)
         self._running: _Running | None = None
 
     @property
@@ -132,26 +127,20 @@ class Evaluation:
         self._ask()
 
     def poll(self) -> Result | None:
-        """Collect; the result when it is complete. A generator that died is replaced, and all is asked again.
+        """Collect; the result when it is complete.
 
         Raises:
-            EngineDied: it cannot be replaced. VerifierError: the verifier is broken.
+            EngineDied: no generator is left. VerifierError: the verifier is broken.
         """
-        run = self._running
+        rollouts, run = self.generator.poll(), self._running
         if run is None:
             return None
-        for rollout in self.generator.poll():
+        for rollout in rollouts:
             name = self._task_of(rollout, run)
             if name is not None:
-                self._verification.submit((self._attempt, name), rollout)
-        for (attempt, name), rollout, reward in self._verification.poll():
-            if attempt == self._attempt:
-                self._count(run, name, rollout, reward)
-        if self.generator.dead is not None:
-            reason = str(self.generator.dead)
-            self.generator.revive(run.version, run.source)
-            self._ask()
-            self.replaced(reason, run.missing)
+                self._verification.submit(name, rollout)
+        for name, rollout, reward in self._verification.poll():
+            self._count(run, name, rollout, reward)
         if run.missing:
             return None
         self._release()
@@ -175,7 +164,6 @@ class Evaluation:
     def _ask(self) -> None:
         run = self._running
         assert run is not None
-        self._attempt += 1
         run.missing = len(self._prompts) * self.samples
         run.scores = {name: _Score() for name, _ in self._prompts}
         run.prompt_tokens = run.tokens = 0

@@ -19,7 +19,7 @@ from scalerl.engines.vllm_options import VLLMOptions
 from scalerl.engines.vllm_server import VLLMServer
 from scalerl.errors import InputError
 from scalerl.pipeline.evaluation import Hold
-from scalerl.pipeline.revival import Revivable
+from scalerl.protocols import GeneratorPool
 from scalerl.training.model import Origin, loaded
 from scalerl.training.settings import MOST_GENERATORS, Settings
 
@@ -31,8 +31,8 @@ GENERATORS = "generators"
 class Engines:
     """What computes. `hold` pins a version for evaluation; None where nothing is trained meanwhile."""
 
-    generator: Revivable
-    evaluator: Revivable
+    generator: GeneratorPool
+    evaluator: GeneratorPool
     trainer: Any
     hold: Hold | None = None
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from scalerl.engines.weights import TensorSource
 from scalerl.protocols import WeightSource
 from scalerl.types import Prompt, Rollout
 
 
 class InlineGenerator:
-    """A generator that takes a step, one token of every rollout, each time it is polled."""
+    """A `GeneratorPool` of one, which takes a step, one token of every rollout, each time it is polled."""
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
@@ -39,6 +41,10 @@ class InlineGenerator:
         state: Mapping[str, Any] = self.generator.state()
         return state
 
-    def reseed(self, seed: int) -> None:
-        """As the generator's."""
-        self.generator.reseed(seed)
+    def reseed(self, *key: int) -> None:
+        """The same integers give the same rollouts."""
+        self.generator.reseed(int(np.random.SeedSequence([*key]).generate_state(1, np.uint64)[0] >> 1))
+
+    def news(self) -> list[dict[str, Any]]:
+        """Nothing: it cannot die alone."""
+        return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalerl.pipeline.revival import Revivable
 from scalerl.training.engines import Engines, Launch, make_trainer, one_generator_only
 from scalerl.training.inline import InlineGenerator
 
@@ -26,6 +25,6 @@ def launch_inline(ask: Launch) -> Engines:
     return Engines(generator, evaluator, make_trainer(folder, ask.training))
 
 
-def _turn(ask: Launch, generator: Any) -> Revivable:
+def _turn(ask: Launch, generator: Any) -> InlineGenerator:
     ask.closing.callback(getattr(generator, "close", lambda: None))
-    return Revivable(InlineGenerator(generator))
+    return InlineGenerator(generator)

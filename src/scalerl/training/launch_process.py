@@ -10,7 +10,6 @@ from scalerl.engines.generator import GeneratorSettings
 from scalerl.engines.model import named_tensors
 from scalerl.engines.process import GeneratorProcess, TrainerProcess
 from scalerl.engines.weights import SharedWeights
-from scalerl.pipeline.revival import Revivable
 from scalerl.training.engines import Engines, Launch, Seeds, make_trainer
 
 
@@ -34,16 +33,15 @@ def launch_processes(ask: Launch) -> Engines:
 
     fleet = Fleet(spawn, engines.generators, ask.fleet, ask.wanted())
     ask.closing.callback(fleet.close)
-    generator = evaluator = Revivable(fleet)
+    evaluator = fleet
     if ask.settings.evaluation.every:
-        alone = Fleet(spawn_evaluator, 1, ask.evaluators, name="evaluator")
-        ask.closing.callback(alone.close)
-        evaluator = Revivable(alone)
+        evaluator = Fleet(spawn_evaluator, 1, ask.evaluators, name="evaluator")
+        ask.closing.callback(evaluator.close)
     trainer = _trainer(ask, weights)
     ask.closing.callback(trainer.close)
     reader = weights.reader()
     ask.closing.callback(reader.close)
-    return Engines(generator, evaluator, trainer, reader.acquire)
+    return Engines(fleet, evaluator, trainer, reader.acquire)
 
 
 def _trainer(ask: Launch, weights: SharedWeights) -> TrainerProcess:

@@ -10,7 +10,6 @@ from typing import Any
 
 from scalerl.engines.fleet import Fleet
 from scalerl.errors import InputError
-from scalerl.pipeline.revival import Revivable
 from scalerl.training.engines import Engines, Launch, Seeds, make_trainer
 
 
@@ -61,16 +60,15 @@ def launch_ray(ask: Launch) -> Engines:
     devices = cluster.generator.get("GPU", 0) or 1
     fleet = Fleet(spawn, engines.generators, ask.fleet, ask.wanted(), devices)
     closing.callback(fleet.close)
-    generator = evaluator = Revivable(fleet)
+    evaluator = fleet
     if evaluators:
         own = generators(ask.evaluator_factory, Seeds(ask.evaluation), "evaluator", engines.evaluation_threads, 0)
-        alone = Fleet(own, 1, ask.evaluators, devices=devices, name="evaluator")
-        closing.callback(alone.close)
-        evaluator = Revivable(alone)
+        evaluator = Fleet(own, 1, ask.evaluators, devices=devices, name="evaluator")
+        closing.callback(evaluator.close)
     published = torch.bfloat16 if engines.generator_dtype == "bf16" else None
     places = [options(cluster.trainer, ranks, rank) for rank in range(engines.trainers)]
     trainer = RayTrainer(
         make_trainer, (folder, ask.training), places, engines.trainer_threads or 1, published, engines.step_seconds
     )
     closing.callback(trainer.close)
-    return Engines(generator, evaluator, trainer, trainer.hold)
+    return Engines(fleet, evaluator, trainer, trainer.hold)

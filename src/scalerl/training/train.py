@@ -122,11 +122,11 @@ def _attempt(
         stop.attach(found.controller)
         try:
             outcome = found.controller.run()
+            return Finished(outcome, directory, _export(found) if not stop.signalled else None)
         except EngineDied as error:
             if _trainer_lives(found):
                 raise
             raise _TrainerDied(error, found.controller.step) from error
-        return Finished(outcome, directory, _export(found) if not stop.signalled else None)
 
 
 def _nothing_to_lose(directory: Path, every: int) -> None:
