@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from small_runs import WORDS, rows
+from small_runs import WORDS, large_digits, rows
 
 PATIENCE = 150.0
 P, G, K = 4, 4, 2
 """Of small_runs.WORDS: prompts a step, rollouts a group, most staleness."""
 RUN = [
-    *WORDS, "task.max_steps=2", "task.train_prompts=3000", "recipe.retire_at=1", "steps=100000", "evaluation.every=25",
-    "checkpoints.every=5", "engines.launch=ray", "engines.generators=2", "engines.trainers=2",
+    *[word for word in WORDS if not word.startswith("task.")], "recipe.curriculum=uniform", "steps=100000",
+    "evaluation.every=20", "evaluation.samples=4", "checkpoints.every=5",
+    "engines.launch=ray", "engines.generators=2", "engines.trainers=2",
     "engines.ray.generator={CPU: 1, generates: 1}", "engines.ray.trainer={CPU: 1, trains: 1}",
     "engines.silent_seconds=10", "engines.start_seconds=60", "engines.step_seconds=20", "forecast.renew=false",
 ]  # fmt: skip
@@ -61,7 +62,8 @@ class Driver:
     def __init__(self, directory: Path, address: str) -> None:
         self.directory, self.address = directory, address
         self.began = time.time()
-        self.process = self._start("train", *RUN, f"engines.ray.address={address}", "--out", str(directory))
+        task = large_digits(directory.parent)
+        self.process = self._start("train", *RUN, task, f"engines.ray.address={address}", "--out", str(directory))
 
     def resume(self, *words: str) -> None:
         self.process = self._start("resume", str(self.directory), *words)
@@ -223,7 +225,8 @@ EVENTS: dict[Fault, tuple[str, ...]] = {
 
 
 def promises_kept(driver: Driver) -> None:
-    """Stop the run, and hold its log against what is promised under any faults."""
+    """Stop the run once it has learnt, and hold its log against what is promised under any faults."""
+    driver.progress(max(0, 85 - driver.step()))
     os.kill(driver.process.pid, signal.SIGTERM)
     assert driver.process.wait(PATIENCE) == 0, driver.output()
     trained = driver.rows("train")
@@ -233,9 +236,10 @@ def promises_kept(driver: Driver) -> None:
     assert len(groups) == len(set(groups)) == P * last  # each trained once
     assert all(row["rollouts"] == P * G for row in trained)
     assert max(int(staleness) for row in trained for staleness in row["staleness_histogram"]) <= K
-    # All that learning did is still there: the score of the end is above that of the beginning.
-    scores = [row["pass_rate"] for row in driver.rows("eval")]
-    assert scores[-1] >= scores[0] - 0.1
+    # The curve of an undisturbed run: from .58 to .95 and more within 60 steps, and it stays there (four seeds).
+    scores = {row["step"]: row["pass_rate"] for row in driver.rows("eval")}
+    assert 0.4 < scores[0] < 0.75, scores
+    assert min(score for step, score in scores.items() if step >= 60) > 0.85, scores
 
 
 def _signal(nodes: Nodes, rng: random.Random, host: str, number: signal.Signals) -> None:

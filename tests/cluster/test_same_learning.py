@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
@@ -11,40 +10,30 @@ import pytest
 pytest.importorskip("ray")
 
 import torch
-from small_runs import rows, settings
+from small_runs import large_digits, rows, settings
 
 from scalerl.training.train import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 SEEDS = range(4)
-VERIFIER = """
-def verify(prompt, completion, answer):
-    return float(completion[-1:] in answer)
-"""
 RUN = [
-    "task={name: file, path: prompts.jsonl, held_out: 0.2, verifier: 'verifier.py:verify'}", "steps=24",
-    "recipe.schedule=lockstep", "recipe.prompts_per_step=8", "recipe.generations=8", "recipe.retire_at=1",
+    "steps=24", "recipe.schedule=lockstep", "recipe.prompts_per_step=8", "recipe.generations=8", "recipe.retire_at=1",
     "recipe.warmup_steps=1", "model.warm_start.head_dim=32", "engines.slots=64", "evaluation.every=0",
     "checkpoints.every=100",
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Any sum; what is learnt is to answer it with a large digit."""
-    folder = tmp_path_factory.mktemp("task")
-    prompts = [json.dumps({"prompt": f"{i}+{j}=", "answer": "56789"}) for i in range(10) for j in range(10)]
-    (folder / "prompts.jsonl").write_text("\n".join(prompts))
-    (folder / "verifier.py").write_text(VERIFIER)
-    return folder
+def task(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return large_digits(tmp_path_factory.mktemp("task"))
 
 
-def curve(folder: Path, directory: Path, *words: str) -> list[float]:
+def curve(task: str, directory: Path, *words: str) -> list[float]:
     """Pass rate in training: means over the thirds of a run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        done = train(settings(*RUN, f"folder={folder}", *words), directory)
+        done = train(settings(*RUN, task, *words), directory)
     finally:
         torch.set_num_threads(threads)
     trained = rows(directory, "train")
@@ -55,9 +44,9 @@ def curve(folder: Path, directory: Path, *words: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def reference(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[list[float]]:
+def reference(task: str, tmp_path_factory: pytest.TempPathFactory) -> list[list[float]]:
     """One process, several seeds."""
-    return [curve(folder, tmp_path_factory.mktemp("inline") / "run", f"seed={seed}") for seed in SEEDS]
+    return [curve(task, tmp_path_factory.mktemp("inline") / "run", f"seed={seed}") for seed in SEEDS]
 
 
 @pytest.mark.parametrize(
@@ -71,11 +60,11 @@ def reference(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[li
     ids=["processes", "two ranks", "Ray", "vLLM"],
 )
 def test_the_curve_is_that_of_one_process(
-    folder: Path, reference: list[list[float]], tmp_path: Path, words: tuple[str, ...]
+    task: str, reference: list[list[float]], tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     if "engines.generator=vllm" in words:
         pytest.importorskip("vllm")
-    found = curve(folder, tmp_path / "run", *words)
+    found = curve(task, tmp_path / "run", *words)
     for third, rates in zip(found, zip(*reference, strict=True), strict=True):
         # Of one more seed about the mean of four, with a floor for a spread that four have underestimated.
         noise = max(statistics.stdev(rates), 0.03) * (1 + 1 / len(SEEDS)) ** 0.5

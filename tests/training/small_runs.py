@@ -23,6 +23,17 @@ WORDS = [
 ]  # fmt: skip
 
 
+def large_digits(folder: Path) -> str:
+    """A task, of files in `folder`, that is learnt within 60 steps: to answer any sum with a large digit."""
+    prompts = [json.dumps({"prompt": f"{i}+{j}=", "answer": "56789"}) for i in range(10) for j in range(10)]
+    (folder / "prompts.jsonl").write_text("\n".join(prompts))
+    (folder / "verifier.py").write_text(
+        "def verify(prompt, completion, answer):\n    return float(completion[-1:] in answer)\n"
+    )
+    task = {"name": "file", "path": str(folder / "prompts.jsonl"), "held_out": 0.2}
+    return "task=" + json.dumps(task | {"verifier": f"{folder / 'verifier.py'}:verify"})
+
+
 def settings(*words: str) -> Settings:
     """A tiny run; later words win."""
     return resolve(words=[*WORDS, *words])
