@@ -55,12 +55,12 @@ def test_two_vllm_generators_and_two_ranks_train_with_updates_in_flight(tmp_path
     assert [row["step"] for row in trained] == list(range(1, 31))
     assert max(row["versions_per_rollout"] for row in trained) > 1
     assert max(int(s) for row in trained for s in row["staleness_histogram"]) <= 2
-    assert {row["generators_up"] for row in trained[1:]} == {2}
+    assert trained[-1]["generators_up"] == 2  # one may be up, and train, before the other
     # A tensor that differed from the trainer's after an update would have ended its generator, and an event told so.
     assert [row["event"] for row in rows(tmp_path / "run", "event")] == ["end"]
-    # Generators report about once a second, and steps may be faster.
+    # What generators report of an update stands in the next row; steps may be faster than updates.
     pauses = [row["update_pause_ms"] for row in trained if "update_pause_ms" in row]
-    assert pauses
+    assert "update_pause_ms" in trained[0]  # of the update that brought the first weights
     assert all(0 < pause < 10_000 for pause in pauses)
     # The learning rate is small, so that generator and trainer agree, however many versions a rollout spans.
     assert all(abs(row.get("mismatch_kl", 0.0)) < 1e-3 for row in trained)

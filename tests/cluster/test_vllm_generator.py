@@ -86,6 +86,25 @@ def finished(generator: VLLMGenerator, seconds: float = 60.0) -> list[Rollout]:
     return sorted([*found, *generator.poll()], key=lambda r: r.group_id)
 
 
+def met_by_updates(
+    generator: VLLMGenerator, first: Any, others: list[Any], asked: list[tuple[int, Prompt]]
+) -> tuple[list[Rollout], dict[int, Any]]:
+    """Rollouts of which an update to one of the others has met some, and the models by version. `first` is what the
+    generator has. A busy machine may let all rollouts finish before the update: then again."""
+    models = {generator.version: first}
+    for _ in range(20):
+        generator.submit(asked)
+        for other in others:
+            while not generator.idle and not all(job.started for job in tuple(generator._jobs)):
+                generator.step()
+            models[generator.version + 1] = other
+            generator.update_weights(generator.version + 1, source(other))
+        rollouts = finished(generator)
+        if any(len(set(r.policy_versions)) > 1 for r in rollouts):
+            return rollouts, models
+    raise AssertionError("no update has met a rollout that ran")
+
+
 def run(
     generator: VLLMGenerator, limits: LengthLimits, asked: list[tuple[int, Prompt]], **changes: Any
 ) -> list[Rollout]:
@@ -162,24 +181,15 @@ def test_the_phrase_is_inserted_once_masked_and_followed_by_the_answers_own_budg
 
 
 def test_running_rollouts_keep_their_keys_over_updates_in_flight(generator: VLLMGenerator, model: Any) -> None:
-    models, first = {generator.version: model}, generator.version
-    generator.submit(prompts(8))
-    deadline = time.monotonic() + 60
-    for change in (1, 2):
-        while not all(job.started for job in generator._jobs):
-            assert time.monotonic() < deadline
-        time.sleep(0.05)
-        models[first + change] = build_model(QWEN, seed=1 + change)
-        generator.update_weights(first + change, source(models[first + change]))
-    rollouts = finished(generator)
-    spanning = [r for r in rollouts if len(set(r.policy_versions)) > 1]
-    assert spanning
+    others = [build_model(QWEN, seed=seed) for seed in (2, 3)]
+    rollouts, models = met_by_updates(generator, model, others, prompts(8))
     for rollout in rollouts:
         assert len(rollout.token_ids) == 100  # not a token is lost
         assert (np.diff(rollout.policy_versions) >= 0).all()
         assert np.allclose(rollout.generator_logprobs, with_kept_keys(models, rollout), atol=1e-3)
-    lone = recomputed(models[first + 2], spanning[0])
-    assert not np.allclose(spanning[0].generator_logprobs, lone, atol=1e-3)  # what clearing the cache would give
+    spanning = next(r for r in rollouts if len(set(r.policy_versions)) > 1)
+    lone = recomputed(models[generator.version], spanning)
+    assert not np.allclose(spanning.generator_logprobs, lone, atol=1e-3)  # what clearing the cache would give
 
 
 def test_a_new_rollout_meets_no_keys_of_older_weights(generator: VLLMGenerator) -> None:

@@ -138,6 +138,7 @@ class GeneratorLoop:
         while len(self.held) > 1:  # waited for a step that never came, and is superseded
             self.held.pop().release()
         self.held.append(held)
+        self.spoke = 0.0  # how long it paused is told at once
 
     def _release_replaced(self) -> None:
         """The generator computes with views of what it holds: let go only once it has moved on."""
