@@ -52,7 +52,7 @@ def test_a_miss_counts_the_noise_of_the_observed_end() -> None:
 def test_what_cannot_be_cut_is_named_and_failures_are_counted() -> None:
     short = Curve([1, 2, 3, 4, 5, 6], [0.1, 0.2, 0.25, 0.3, 0.31, 0.33], name="short")
     report = backtest([exact(), short], [0.5])
-    assert report.skipped == ["short at 0.5: 3 points; a fit needs at least 5"]
+    assert report.skipped == ["short at 0.5: 3 points; a fit needs at least 5, a verdict 8"]
     with pytest.raises(InputError, match="no curve could be cut: short at"):
         backtest([short], [0.5])
     with pytest.raises(InputError, match="no method 'magic'"):

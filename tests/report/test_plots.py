@@ -116,6 +116,8 @@ def test_vetoes_are_written_on_the_picture_in_full():
     for veto in fc.vetoes:
         assert veto.split(": ", 1)[1] in words
     assert "vetoed forecast" in words
+    assert "the fit, which is vetoed, comes to" in words
+    assert "the score should be" not in words
 
 
 def test_many_long_vetoes_make_the_page_grow_and_leave_the_frame_as_it_is():

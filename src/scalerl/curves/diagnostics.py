@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from scalerl.curves.fit import Fit, lag_one
+from scalerl.curves.fit import MIN_POINTS_FOR_VERDICT, Fit, lag_one
 from scalerl.curves.observations import bin_curve, difference_sd
 from scalerl.runs import Curve
 from scalerl.words import in_words
 
 FloatArray = NDArray[np.float64]
-MIN_POINTS_FOR_VERDICT = 8
 COLLAPSE_SIGMAS = 4.0
 COLLAPSE_MIN = 0.02
 TRUNCATION_LIMIT = 0.10

@@ -29,6 +29,7 @@ WIDE = 0.3
 """Width of A's 90 % interval above which no A is stated, and half of it above which it is provisional."""
 PARAMETERS = ("R0", "A", "B", "C_mid")
 MIN_POINTS = 5
+MIN_POINTS_FOR_VERDICT = 8
 """Four parameters and one point to check them by; a verdict asks for more (see diagnostics)."""
 
 
@@ -262,7 +263,10 @@ def check_fittable(curve: Curve) -> None:
     """
     positive = int((curve.compute > 0).sum())
     if len(curve) < MIN_POINTS or positive < MIN_POINTS - 1:
-        raise ForecastRefused(f"{curve.name}: {count(len(curve), 'point')}; a fit needs at least {MIN_POINTS}")
+        raise ForecastRefused(
+            f"{curve.name}: {count(len(curve), 'point')}; a fit needs at least {MIN_POINTS}, "
+            f"a verdict {MIN_POINTS_FOR_VERDICT}"
+        )
     if np.ptp(curve.score) == 0:
         raise ForecastRefused(f"{curve.name}: the score {curve.score_name!r} is constant at {curve.score[0]:g}")
 

@@ -137,8 +137,9 @@ def plot_forecast(forecast: Forecast, path: str | Path | None = None, actual: Cu
 def _verdict_lines(forecast: Forecast, later: Curve | None) -> list[str]:
     """The score at the budget, the reasons (which speak of the gain there), and how a replay came out."""
     p, unit = forecast.predict([forecast.budget]), plural(forecast.curve.unit)
+    says = "the fit, which is vetoed, comes to" if forecast.vetoes else "the score should be"
     lines = [
-        f"At {amount(forecast.budget)} {unit} the score should be {score_text(p.score[0])} "
+        f"At {amount(forecast.budget)} {unit} {says} {score_text(p.score[0])} "
         f"({to(p.low[0], p.high[0])}, {100 * forecast.level:g} %)."
     ]
     if not forecast.vetoes:  # else the box gives them

@@ -105,7 +105,7 @@ class Renewal:
     def _forecast(self, task: str, found: list[tuple[float, float, float]]) -> tuple[dict[str, Any], Any]:
         """The answer of `scalerl forecast --json` for a task, and the row that the condition is about."""
         from scalerl.curves import forecast
-        from scalerl.curves.diagnostics import MIN_POINTS_FOR_VERDICT
+        from scalerl.curves.fit import MIN_POINTS_FOR_VERDICT
         from scalerl.runs import Curve
 
         at = ["2x", *([] if self._condition is None else [self._condition.at])]
