@@ -1,16 +1,19 @@
 """Steps: AdamW's closed form, tiny learning rates, poisoned numbers, a resume bit for bit (TRAPS 14, 15, 28)."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tiny_models import random_batch, select, tiny
 
+from scalerl.engines import trainer_state
 from scalerl.engines.micro_batches import split
 from scalerl.engines.model import checksum, named_tensors
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
-from scalerl.errors import InputError
+from scalerl.errors import InputError, ScaleRLError
 from scalerl.recipe import Recipe
 from scalerl.types import Batch
 
@@ -112,6 +115,33 @@ def test_saved_and_loaded_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None
         assert [mine[k] for k in same] == [theirs[k] for k in same]
     assert fingerprint(resumed) == fingerprint(straight)
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".safetensors", ".safetensors"]
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, free = TorchTrainer(tiny(), FAST), threading.Event()
+    write = trainer_state.save_file
+
+    def slow(*arguments: Any) -> None:
+        free.wait(30)
+        write(*arguments)
+
+    monkeypatch.setattr(trainer_state, "save_file", slow)
+    trainer.step(random_batch(0))
+    before = fingerprint(trainer)
+    trainer.begin_save(tmp_path / "one")
+    trainer.step(random_batch(1))
+    assert not trainer.saved(wait=False)
+    free.set()
+    assert trainer.saved()
+    assert trainer.saved(wait=False)  # there is nothing to wait for
+    assert fingerprint(trainer) != before
+    trainer.load(tmp_path / "one")
+    assert fingerprint(trainer) == before
+    (tmp_path / "file").write_text("in the way")
+    trainer.begin_save(tmp_path / "file" / "trainer")
+    with pytest.raises(ScaleRLError, match=r"file/trainer: could not be written \(.*Not a directory"):
+        trainer.saved()
+    trainer.step(random_batch(1))
 
 
 def test_a_foreign_or_cut_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_run_killed_while_its_first_checkpoint_was_written_beside_it_starts_an
         if row["kind"] == "train" and row["step"] == 3:
             raise Killed
 
-    monkeypatch.setattr("scalerl.engines.trainer.TorchTrainer.saved", lambda _, wait: wait)
+    monkeypatch.setattr("scalerl.engines.trainer.TorchTrainer.saved", lambda _, wait=True: wait)
     with pytest.raises(Killed):
         train(settings("engines.launch=inline", "steps=4"), tmp_path / "run", killer)
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))

@@ -9,7 +9,6 @@ adds empty ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +19,11 @@ from torch import Tensor, nn
 
 from scalerl.engines.micro_batches import MicroBatch, empty, split
 from scalerl.engines.model import export_model, named_tensors
-from scalerl.engines.sharded_state import Saving, begin_save, load_sharded
+from scalerl.engines.sharded_state import begin_save, load_sharded
 from scalerl.engines.sharding import ShardedSource, shard
 from scalerl.engines.step_sums import StepSums
 from scalerl.engines.trainer import TorchTrainer, TrainerSettings
-from scalerl.errors import ScaleRLError
+from scalerl.engines.trainer_state import Saving
 from scalerl.protocols import WeightSource
 from scalerl.recipe.loss import LossStats
 from scalerl.types import Batch
@@ -45,7 +44,6 @@ class FSDPTrainer(TorchTrainer):
         gpu = torch.cuda.is_available()
         self.device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
         super().__init__(model, settings, reference)
-        self._saving: Saving | None = None
         self._for_checkpoints = dist.new_group(backend="gloo")  # a step's collectives must not meet a checkpoint's
 
     @torch.no_grad()
@@ -58,35 +56,14 @@ class FSDPTrainer(TorchTrainer):
         """The present weights. Iterating gathers one tensor after the other, and all ranks iterate together."""
         return ShardedSource(named_tensors(self.model))
 
-    def save(self, path: Path) -> None:
-        """Write each rank's shards below `path`."""
-        self.begin_save(path)
-        self.saved()
-
-    def begin_save(self, path: Path) -> None:
-        """Copy the state, and write the copy in the background; `saved` tells when that is over."""
-        self._let_go()
-        self._saving = begin_save(path, self.model, self.optimizer, self._counters, self._for_checkpoints)
-
-    def saved(self, wait: bool = True) -> bool:
-        """Whether all ranks have written theirs; `ScaleRLError` where one could not."""
-        if self._saving is None:
-            return True
-        if not wait and not self._saving.done:
-            return False
-        saving, self._saving = self._saving, None
-        saving.wait()
-        return True
-
     def load(self, path: Path) -> None:
         """Restore what any number of ranks wrote, or a trainer without ranks."""
         self._let_go()
         self._count(load_sharded(path, self.model, self.optimizer, self._for_checkpoints))
 
-    def _let_go(self) -> None:
-        """Wait for a save that nobody asks about any more: its collectives must not meet another's."""
-        with suppress(ScaleRLError):
-            self.saved()
+    def _begin_save(self, path: Path) -> Saving:
+        """Each rank's shards; there is never another save under way, whose collectives these would meet."""
+        return begin_save(path, self.model, self.optimizer, self._counters, self._for_checkpoints)
 
     def export(self, path: Path, tokenizer: Any) -> None:
         """Write a Hugging Face folder: rank 0, in whose CPU memory the whole model must fit meanwhile."""

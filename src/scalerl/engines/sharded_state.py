@@ -24,35 +24,15 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from scalerl.engines.model import named_tensors
 from scalerl.engines.trainer_state import (
     RANDOM_STATE,
+    Saving,
     check_tensors,
     is_moment,
     moments,
     read_counters,
+    reason,
     write_counters,
 )
 from scalerl.errors import InputError, ScaleRLError
-
-
-class Saving:
-    """A checkpoint that is being written; what is written was copied before this exists."""
-
-    def __init__(self, future: Future[Any], path: Path) -> None:
-        self._future, self._path = future, path
-
-    @property
-    def done(self) -> bool:
-        return self._future.done()
-
-    def wait(self) -> None:
-        """Until all ranks have written theirs.
-
-        Raises:
-            ScaleRLError: one of them could not.
-        """
-        try:
-            self._future.result()
-        except CheckpointException as error:
-            raise ScaleRLError(f"{self._path}: could not be written ({_reason(error)})") from error
 
 
 def begin_save(
@@ -83,7 +63,7 @@ def begin_save(
 def load_sharded(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup
 ) -> dict[str, Any]:
-    """Restore what `begin_save` or `trainer_state.save_state` wrote, each rank its shards, and return the counters.
+    """Restore what `begin_save` or `trainer_state.begin_save` wrote, each rank its shards, and return the counters.
 
     Everything is read before anything is changed; `InputError` where it is cut short or of another model.
     """
@@ -152,10 +132,4 @@ def _read(path: Path, into: dict[str, Tensor], group: dist.ProcessGroup | None) 
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it is meant to be
             load(into, storage_reader=HuggingFaceStorageReader(str(path)), process_group=group, no_dist=group is None)
     except CheckpointException as error:
-        raise InputError(f"{path}: cannot be read ({_reason(error)}); resume from an older checkpoint") from error
-
-
-def _reason(error: CheckpointException) -> str:
-    """Of the first rank that failed; the exception itself prints all tracebacks."""
-    first = next(iter(error.failures.values()), None)
-    return " ".join(str(first[0] if first is not None else error).split())
+        raise InputError(f"{path}: cannot be read ({reason(error)}); resume from an older checkpoint") from error

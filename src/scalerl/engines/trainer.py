@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,8 +26,9 @@ from scalerl.engines.micro_batches import MicroBatch, split
 from scalerl.engines.model import head_weight, named_tensors
 from scalerl.engines.router import RouterLoss
 from scalerl.engines.step_sums import StepSums
-from scalerl.engines.trainer_state import load_state, save_state
+from scalerl.engines.trainer_state import Saving, begin_save, load_state
 from scalerl.engines.weights import TensorSource
+from scalerl.errors import ScaleRLError
 from scalerl.protocols import WeightSource
 from scalerl.recipe.divergence import reference_kl
 from scalerl.recipe.loss import Clip, LossKind, LossStats, policy_loss
@@ -120,6 +121,7 @@ class TorchTrainer:
         self.model = model if next(model.parameters()).dtype == torch.float64 else model.float()
         self.reference = reference
         self.version = self.updates = self.skipped = 0
+        self._saving: Saving | None = None
         self.router = RouterLoss(self.model, settings.router_loss) if settings.router_loss else None
         self.compute = self._resolve(settings.compute)
         self._body, self._reference_body = self._bodies()
@@ -188,14 +190,22 @@ class TorchTrainer:
 
     def save(self, path: Path) -> None:
         """Write weights, optimizer, counters and random state below `path`: safetensors and JSON."""
-        save_state(path, self.model, self.optimizer, self._counters)
+        self.begin_save(path)
+        self.saved()
 
     def begin_save(self, path: Path) -> None:
-        """The same: all is written on return."""
-        self.save(path)
+        """Copy the state, and write the copy in the background; `saved` tells when that is over."""
+        self._let_go()
+        self._saving = self._begin_save(path)
 
     def saved(self, wait: bool = True) -> bool:
-        """Yes."""
+        """Whether all is written; `ScaleRLError` where it could not be."""
+        if self._saving is None:
+            return True
+        if not wait and not self._saving.done:
+            return False
+        saving, self._saving = self._saving, None
+        saving.wait()
         return True
 
     def check(self) -> None:
@@ -203,11 +213,20 @@ class TorchTrainer:
 
     def load(self, path: Path) -> None:
         """Restore what `save` wrote, bit for bit; `InputError` where it is not of this model."""
+        self._let_go()
         counters = load_state(path, self.model, self.optimizer)
         self._count(counters)
         if self.settings.compute == "auto" and counters["compute"] != self.compute:
             self.compute = self._resolve(counters["compute"])
             self._body, self._reference_body = self._bodies()
+
+    def _let_go(self) -> None:
+        """Wait for a save that nobody asks about any more."""
+        with suppress(ScaleRLError):
+            self.saved()
+
+    def _begin_save(self, path: Path) -> Saving:
+        return begin_save(path, self.model, self.optimizer, self._counters)
 
     @property
     def _counters(self) -> dict[str, Any]:

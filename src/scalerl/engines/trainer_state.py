@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from scalerl.engines.model import named_tensors
-from scalerl.errors import InputError
+from scalerl.errors import InputError, ScaleRLError
 
 WEIGHTS, OPTIMIZER, COUNTERS = "model.safetensors", "optimizer.safetensors", "trainer.json"
 FORMAT = 1
@@ -25,16 +26,48 @@ _OTHER = (
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def save_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, counters: Mapping[str, Any]) -> None:
-    """Write below `path`; `counters` are plain JSON values."""
-    path.mkdir(parents=True, exist_ok=True)
-    save_file({name: t.detach().contiguous() for name, t in named_tensors(model).items()}, path / WEIGHTS)
-    save_file({**moments(model, optimizer), RANDOM_STATE: torch.get_rng_state()}, path / OPTIMIZER)
-    write_counters(path, counters)
+class Saving:
+    """A checkpoint that is being written; what is written was copied before this exists."""
+
+    def __init__(self, future: Future[Any], path: Path) -> None:
+        self._future, self._path = future, path
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return self._future.done()
+
+    def wait(self) -> None:
+        """Until all is written.
+
+        Raises:
+            ScaleRLError: it could not be.
+        """
+        error = self._future.exception()
+        if error is not None:
+            raise ScaleRLError(f"{self._path}: could not be written ({reason(error)})") from error
+
+
+def begin_save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, counters: Mapping[str, Any]) -> Saving:
+    """Copy the state to the CPU, and write it below `path` while others go on. `counters` are plain JSON values."""
+    weights = {name: _copy(tensor) for name, tensor in named_tensors(model).items()}
+    rest = {key: _copy(tensor) for key, tensor in moments(model, optimizer).items()}
+    rest[RANDOM_STATE], counters = torch.get_rng_state(), dict(counters)
+
+    def write() -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(weights, path / WEIGHTS)
+        save_file(rest, path / OPTIMIZER)
+        write_counters(path, counters)
+
+    thread = ThreadPoolExecutor(1, "checkpoint")
+    saving = Saving(thread.submit(write), path)
+    thread.shutdown(wait=False)  # ends when it has written
+    return saving
 
 
 def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Restore what `save_state` wrote and return its counters. Everything is read before anything is changed."""
+    """Restore what `begin_save` wrote and return its counters. Everything is read before anything is changed."""
     counters = read_counters(path)
     weights, rest = _read(path)
     own = named_tensors(model)
@@ -89,6 +122,16 @@ def read_counters(path: Path) -> dict[str, Any]:
     if counters.get("format") != FORMAT:
         raise InputError(f"{file}: format {counters.get('format')!r}, this version reads {FORMAT}")
     return counters
+
+
+def reason(error: BaseException) -> str:
+    """In one line; of several ranks' that of the first, where `error` itself prints all tracebacks."""
+    failures = getattr(error, "failures", {})
+    return " ".join(str(next((first for first, *_ in failures.values()), error)).split())
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
