@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from scalerl.cli.app import application
 
-FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 ENDINGS = st.sampled_from(["log", "csv", "jsonl", "json", "tsv", "parquet", "wandb"])
 STEPS = range(1, 15)
 VALID = [

@@ -43,7 +43,7 @@ def test_equals_a_slow_loop_over_sequences(kind: str, dtype: torch.dtype, temper
 
 
 @pytest.mark.parametrize("loss", ["cispo", "grpo", "dapo", "gspo"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 999), budget=st.integers(1, 400), order=st.randoms(use_true_random=False))
 def test_no_split_and_no_order_changes_it(loss: str, seed: int, budget: int, order) -> None:  # type: ignore[no-untyped-def]
     batch = random_batch(seed, sequences=8, longest=14)

@@ -86,7 +86,7 @@ class Play:
         assert max(self.staleness, default=0) <= self.k
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), st.integers(1, 5), st.integers(0, 4), st.booleans())
 def test_staleness_is_bounded_whatever_happens(data: st.DataObject, P: int, k: int, full: bool) -> None:
     capacity = None if full else data.draw(st.integers(P, (k + 1) * P))

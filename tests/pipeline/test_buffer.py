@@ -116,7 +116,7 @@ def test_what_a_dead_generator_had_is_asked_for_again_and_only_that() -> None:
     assert buffer.add(rollout(2, entries[2].prompt, version=0)) is None  # a late one of the dead generator
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_checkpoint_carries_every_group(data: st.DataObject) -> None:
     G = data.draw(st.integers(1, 3))

@@ -12,7 +12,7 @@ from pipeline_stubs import Run, StubGenerator, StubTask, recipe
 from scalerl.engines.fleet import Fleet, FleetSettings
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 4), st.integers(2, 4), st.integers(1, 5), st.lists(st.integers(1, 20), min_size=1, max_size=4),
     st.integers(1, 25), st.lists(st.integers(1, 40), max_size=6), st.integers(1, 12),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rollouts import QUESTION, group, plain, rollout
 
@@ -60,7 +60,6 @@ def group_lists(draw) -> list[Group]:
 
 
 @pytest.mark.parametrize("aggregation", ["prompt", "sample", "token"])
-@settings(deadline=None)
 @given(
     groups=group_lists(),
     zero_variance=st.sampled_from(["filter", "keep"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.errors import InputError
@@ -78,7 +78,6 @@ def test_all_retired_is_an_end_and_no_loop() -> None:
     assert Curriculum([], NPR, 0.9).draw() is None
 
 
-@settings(deadline=None)
 @given(before=st.integers(0, 40), passed=st.lists(st.integers(0, 16), max_size=40))
 def test_a_restored_state_goes_on_as_if_nothing_had_happened(before: int, passed: list[int]) -> None:
     curriculum = Curriculum(IDS, NPR, 0.9, seed=5)

@@ -72,7 +72,7 @@ def test_on_fresh_weights_every_loss_is_the_plain_policy_gradient(kind: str) -> 
     assert stats.metrics()["mismatch_kl"] == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 10**6), data=st.data())
 def test_trap_9_any_split_and_order_of_micro_batches_gives_the_same_loss_and_gradient(kind, seed, data) -> None:
     """Also trap 10: pieces may as well be the ranks of a data-parallel run, whose losses are summed."""
@@ -164,7 +164,7 @@ def test_trap_13_the_anchor_is_what_the_generator_reported(kind: str) -> None:
     assert stats.metrics()["ratio_mean"] == pytest.approx(math.exp(0.001), rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 10**6),

@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError, asdict, fields
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.errors import InputError
@@ -143,7 +143,6 @@ def test_a_recipe_survives_json_and_yaml(name: str) -> None:
     assert hash(Recipe.preset(name)) == hash(recipe)
 
 
-@settings(deadline=None)
 @given(
     low=st.integers(1, 50),
     more=st.integers(0, 50),

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scalerl.recipe import group_advantages, token_weights
@@ -57,7 +57,6 @@ def slow_weights(lengths: list[int], ids: list[int], aggregation: str) -> list[F
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-@settings(deadline=None)
 @given(batch=batches)
 def test_advantages_are_those_of_a_loop(normalization, batch) -> None:
     ids, rewards, _ = (list(column) for column in zip(*batch, strict=True))
@@ -66,7 +65,6 @@ def test_advantages_are_those_of_a_loop(normalization, batch) -> None:
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-@settings(deadline=None)
 @given(batch=batches, shift=st.floats(-5, 5), seed=st.integers(0, 999))
 def test_advantages_follow_a_permutation_and_ignore_a_shift_of_the_rewards(normalization, batch, shift, seed) -> None:
     ids, rewards, _ = (np.array(column) for column in zip(*batch, strict=True))
@@ -117,7 +115,6 @@ def test_rewards_that_are_no_numbers_are_refused(bad: float) -> None:
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@settings(deadline=None)
 @given(batch=batches, seed=st.integers(0, 999))
 def test_weights_are_those_of_a_loop_and_sum_to_one(aggregation, batch, seed) -> None:
     ids, _, lengths = (list(column) for column in zip(*batch, strict=True))
@@ -153,7 +150,6 @@ def test_negative_lengths_are_refused() -> None:
         token_weights([1, -1], [0, 0], "token")
 
 
-@settings(deadline=None)
 @given(batch=batches)
 def test_zero_variance_is_that_of_a_loop(batch) -> None:
     ids, rewards, _ = (list(column) for column in zip(*batch, strict=True))

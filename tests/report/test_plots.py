@@ -375,7 +375,7 @@ def test_looks_of_runs_differ_in_line_and_marker():
     assert series(7) != series(0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=st.text(st.characters(codec="ascii"), min_size=1, max_size=120), width=st.floats(0.5, 6))
 def test_wrapped_lines_fit_and_lose_nothing(text, width):
     safe = name_of(text, 200)
@@ -384,7 +384,7 @@ def test_wrapped_lines_fit_and_lose_nothing(text, width):
     assert "".join("".join(lines).split()) == "".join(safe.split())
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(name=st.text(st.characters(codec="latin-1"), max_size=60))
 def test_any_name_can_be_drawn(name):
     curve = sigmoid_curve(name=name, score_name=name, unit=name or "step")

@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalerl.errors import InputError
@@ -62,7 +62,7 @@ def check(content: bytes, **kwargs: object) -> None:
             assert len(message) < 1000
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.sampled_from(SAMPLES), edits, options)
 def test_damaged_logs(sample: bytes, changes: list[tuple[int, int, bytes]], kwargs: dict[str, object]) -> None:
     content = sample
@@ -72,19 +72,19 @@ def test_damaged_logs(sample: bytes, changes: list[tuple[int, int, bytes]], kwar
     check(content, **kwargs)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=600))
 def test_random_bytes(content: bytes) -> None:
     check(content)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(alphabet=st.sampled_from('{}[]",:=.|-+ \n\t0123456789eNaInfstepacrw/@%'), max_size=200))
 def test_random_text_of_logs(content: str) -> None:
     check(content.encode())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(SAMPLES), st.integers(0, 2000))
 def test_cut_anywhere(sample: bytes, at: int) -> None:
     check(sample[: at % (len(sample) + 1)])

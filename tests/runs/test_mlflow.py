@@ -164,7 +164,7 @@ def gives_rows_or_one_line(path: Path) -> bool:
         return "\n" not in str(error)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(max_size=200), st.integers(0, 100_000), st.binary(min_size=1, max_size=400))
 def test_fuzz_damaged_stores_never_crash(tmp_path_factory, noise, place, patch):
     base = tmp_path_factory.mktemp("fuzz")

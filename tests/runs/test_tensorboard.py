@@ -244,7 +244,7 @@ def gives_rows_or_one_line(path: Path) -> bool:
         return "\n" not in str(error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=300), st.integers(0, 10_000), st.integers(0, 255))
 def test_fuzz_random_bytes_and_flipped_bytes_never_crash(tmp_path_factory, noise, place, byte):
     whole = VERSION + b"".join(event(i, simple("a", i), tensor("b", b"\x08\x01")) for i in range(5))

@@ -222,7 +222,7 @@ def gives_rows_or_one_line(path: Path) -> bool:
         return "\n" not in str(error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(0, 255))
 def test_fuzz_random_bytes_and_flipped_bytes_never_crash(tmp_path_factory, noise, place, byte):
     whole = log(run_record("abc", "r", 9), *rows(5), history(9, text='"x"', a__b='{"c": 1}'))
