@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from small_runs import WARM, rows, settings, without_clocks
 import scalerl
 from scalerl.engines.model import checksum, load_model, named_tensors
 from scalerl.errors import InputError
+from scalerl.training import assemble
+from scalerl.training.engines import Engines, Launch
 from scalerl.training.renewal import Renewal
 from scalerl.training.resolve import read, resolve
 from scalerl.training.resume import resume
@@ -277,6 +280,22 @@ def test_a_signal_before_the_first_step_ends_the_run_with_a_checkpoint(tmp_path:
     assert (finished.outcome.step, finished.outcome.reason, finished.model) == (0, "stopped: SIGTERM", None)
     assert (tmp_path / "run" / "checkpoints" / "step-00000000").is_dir()
     assert resume(tmp_path / "run").outcome.step == 6
+
+
+def test_a_signal_while_engines_start_ends_the_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_: Launch) -> Engines:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+        raise AssertionError("the signal was waited with")
+
+    own, run = settings("engines.launch=inline", "steps=4"), tmp_path / "run"
+    for step, more in ((0, {}), (4, {"steps": 6})):
+        with monkeypatch.context() as patch:
+            patch.setitem(assemble.LAUNCHERS, "inline", slow)
+            stopped = resume(run, **more) if step else train(own, run)
+        assert (stopped.outcome.step, stopped.outcome.reason, stopped.model) == (step, "stopped: SIGTERM", None)
+        assert resume(run).outcome.step == (6 if step else 4)
+    assert [row["step"] for row in rows(run, "train")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_trainer_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

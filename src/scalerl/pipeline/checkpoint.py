@@ -26,7 +26,7 @@ from scalerl.errors import CheckpointError, EngineDied
 
 _log = logging.getLogger(__name__)
 FOLDER = "checkpoints"
-_NAME = re.compile(r"step-(\d{8,})$")
+_NAME = re.compile(r"step-\d{8,}$")
 _MANIFEST = "manifest.json"
 _STATE, _ARRAYS = "state.json", "buffer.safetensors"
 FORMAT = 2
@@ -138,7 +138,7 @@ class Checkpoints:
 
     def _all(self) -> list[tuple[int, Path]]:
         paths = self.folder.iterdir() if self.folder.is_dir() else iter(())
-        return sorted((int(m[1]), path) for path in paths if (m := _NAME.fullmatch(path.name)))
+        return sorted((step_of(path), path) for path in paths if _NAME.fullmatch(path.name))
 
     def _prune(self) -> None:
         for _, path in self._all()[: -self.keep]:
@@ -150,6 +150,11 @@ class Checkpoints:
             maker = path.name.rpartition("-")[2]
             if not maker.isdigit() or int(maker) == os.getpid() or not alive(int(maker)):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Which step a checkpoint's folder holds."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def alive(process: int) -> bool:

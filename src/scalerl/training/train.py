@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from scalerl.errors import EngineDied, InputError
-from scalerl.pipeline.checkpoint import Checkpoints
+from scalerl.pipeline.checkpoint import Checkpoints, step_of
 from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.metrics import NAME, Row
 from scalerl.pipeline.settings import Outcome
@@ -85,6 +85,8 @@ def run(
                 if deaths > _ATTEMPTS:
                     raise died.error from died
                 news = {"step": died.step, "event": "trainer replaced", "reason": str(died.error)}
+            except _StoppedEarly as stopped:
+                return Finished(Outcome(stopped.step, f"stopped: {stop.signalled}"), directory, None)
 
 
 class _TrainerDied(Exception):
@@ -93,6 +95,12 @@ class _TrainerDied(Exception):
     def __init__(self, error: EngineDied, step: int) -> None:
         super().__init__(str(error))
         self.error, self.step = error, step
+
+
+class _StoppedEarly(BaseException):
+    """By a signal, while engines were starting: there is nothing to save. `step` of the newest checkpoint."""
+
+    step = 0
 
 
 def _attempt(
@@ -110,9 +118,13 @@ def _attempt(
 
     with contextlib.ExitStack() as closing:
         try:
-            found = closing.enter_context(assembled(settings, directory, begin, checkpoint, heard))
+            with stop.early():
+                found = closing.enter_context(assembled(settings, directory, begin, checkpoint, heard))
         except EngineDied as error:
             raise _TrainerDied(error, 0) from error
+        except _StoppedEarly as stopped:
+            stopped.step = 0 if checkpoint is None else step_of(checkpoint)
+            raise
         if news is None:
             trial(found.task)
         closing.enter_context(renewal.beside(stop.ask))
@@ -162,6 +174,18 @@ class _Stop:
         self.signalled: str | None = None
         self._controller: Controller | None = None
         self._asked = ""
+        self._early = False
+
+    @contextlib.contextmanager
+    def early(self) -> Iterator[None]:
+        """Within, a signal ends the run at once: engines may take longer to start than a preempted job has time."""
+        if self.signalled:
+            raise _StoppedEarly
+        self._early = True
+        try:
+            yield
+        finally:
+            self._early = False
 
     def attach(self, controller: Controller) -> None:
         """Whom to ask from now on; what was asked before it was there counts."""
@@ -186,6 +210,8 @@ class _Stop:
             self.signalled = signal.Signals(number).name
             signal.signal(signal.SIGINT, before[signal.SIGINT])
             self.ask(self.signalled)
+            if self._early:
+                raise _StoppedEarly
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
