@@ -127,6 +127,30 @@ def test_watch_follows_until_the_end_and_waits_for_half_a_line(run: Run, tmp_pat
     assert lines[-1] == "step 3: end (steps)"
 
 
+def test_watch_waits_for_a_run_that_starts_and_says_of_one_that_it_was_killed(run: Run, tmp_path: Path) -> None:
+    from scalerl.training.claim import claimed
+
+    def starts_and_dies() -> None:
+        with claimed(tmp_path):
+            begun.set()
+            time.sleep(0.3)
+            write(tmp_path, rows_of_a_run())
+            time.sleep(0.3)
+
+    begun = threading.Event()
+    writer = threading.Thread(target=starts_and_dies)
+    writer.start()
+    begun.wait()
+    done = run("watch", tmp_path, "--interval", "0.05")
+    writer.join()
+    assert done.exit_code == 0, done.stderr
+    said = f"no process writes this run any more, and it has not ended: `scalerl resume {tmp_path}` goes on"
+    assert [line.split(" ")[0] for line in done.stdout.splitlines()] == ["held-out", "step", "held-out", "no"]
+    assert done.stdout.splitlines()[-1] == said
+    assert said in run("watch", tmp_path, "--once").stdout
+    assert json.loads(run("watch", tmp_path, "--json").stdout)["writing"] is False
+
+
 def test_watch_survives_a_resume_that_cuts_the_log(tmp_path: Path) -> None:
     from scalerl.training.progress import State
     from scalerl.training.watch import Follower

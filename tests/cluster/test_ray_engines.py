@@ -149,6 +149,11 @@ def test_a_killed_actor_is_an_engine_that_died() -> None:
     generator.close()
     with pytest.raises(EngineDied, match="generator 1: "):
         collect(generator, 1)
+    other = RayGenerator(Echo, (), ANYWHERE, 1, "generator 2")
+    pid = ray.get(other._actor.__ray_call__.remote(lambda _: os.getpid()))
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EngineDied, match=rf"generator 2: process {pid} on [0-9.]+: The actor is dead because its "):
+        again_and_again(other.poll)
 
 
 def test_a_trainer_in_an_actor_steps_publishes_and_saves_as_one_in_this_process(tmp_path: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +43,8 @@ class Engine:
         self.queue: list[tuple[int, Prompt]] = []
         self.version, self.polls, self.made, self.most = -1, 0, 0, 0
         self.silent_seconds, self.closed, self.hangs = 0.0, False, False
+        self.let_go = threading.Event()
+        self.let_go.set()
 
     def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
         self._live()
@@ -64,7 +67,9 @@ class Engine:
     def state(self) -> Mapping[str, Any]:
         return {"version": self.version, "tokens_generated": self.made} if self.polls > self.starts_after else {}
 
-    def close(self) -> None:
+    def close(self, hangs: bool = False) -> None:
+        if not hangs:
+            self.let_go.wait(10)
         self.closed = True
 
     def _live(self) -> None:
@@ -159,14 +164,57 @@ def test_a_silent_engine_is_ended_and_its_work_done_elsewhere(clock: Clock) -> N
     fleet.submit(requests(4))
     found = collect(fleet, 20)
     assert sum(came(found).values()) == 8
-    made[0].silent_seconds, clock.now = 11.0, 2.0
+    made[0].let_go.clear()
+    for second in range(1, 11):
+        assert fleet.news() == []
+        made[0].silent_seconds = clock.now = float(second)
+        fleet.poll()
+    made[0].silent_seconds = clock.now = 11.0
     found += collect(fleet)
     assert came(found) == asked(requests(4))
-    assert made[0].closed
     (event,) = fleet.news()
     assert event["event"] == "generator replaced"
     assert event["rollouts_asked_again"] == 8
     assert "nothing for 10 s" in event["reason"]
+    fleet.close()
+    assert made[0].closed  # at once, without a while to end by itself
+
+
+def test_who_did_not_listen_has_heard_no_silence(clock: Clock) -> None:
+    """The loop itself may stand still: in a verifier, on a slow disk, or stopped with all of its machine."""
+    engine = Engine()
+    fleet = Fleet(lambda place: engine, 1, FleetSettings(in_flight=8, silent_seconds=10))
+    fleet.poll()
+    for _ in range(4):  # each time it is heard again soon
+        clock.now += 300.0
+        engine.silent_seconds = 300.0
+        fleet.poll()
+        clock.now += 1.0
+        engine.silent_seconds = 0.5
+        fleet.poll()
+    assert fleet.news() == []
+    while not fleet.news():  # and one that does hang is found all the same
+        clock.now += 300.0
+        engine.silent_seconds += 300.0
+        fleet.poll()
+        assert engine.silent_seconds <= 6 * 300.0 + 1
+
+
+def test_an_engine_that_takes_its_time_to_end_holds_nobody_up(clock: Clock) -> None:
+    engines: list[Engine] = []
+
+    def spawn(place: int) -> Engine:
+        engines.append(Engine(dies_after=3 if not engines else None))
+        return engines[-1]
+
+    fleet = Fleet(spawn, 1, FleetSettings(in_flight=8))
+    engines[0].let_go.clear()
+    fleet.submit(requests(8))
+    assert came(collect(fleet)) == asked(requests(8))
+    assert not engines[0].closed
+    engines[0].let_go.set()
+    fleet.close()
+    assert all(engine.closed for engine in engines)
 
 
 def test_a_rollout_that_takes_too_long_is_given_up_and_dropped_when_it_comes(clock: Clock) -> None:

@@ -124,7 +124,7 @@ class StubGenerator:
     def state(self) -> Mapping[str, Any]:
         return {"version": self.version}
 
-    def close(self) -> None:
+    def close(self, hangs: bool = False) -> None:
         pass
 
     def poll(self) -> list[Rollout]:

@@ -173,6 +173,25 @@ def test_kill_9_during_a_checkpoint_leaves_a_good_one(tmp_path: Path) -> None:
         assert not list(checkpoints.folder.glob(".writing-*"))
 
 
+def test_what_is_damaged_counts_for_nothing_and_no_good_one_goes_for_it(tmp_path: Path) -> None:
+    first = Checkpoints(tmp_path, keep=2)
+    paths = {step: save(first, step, {"step": step}, ARRAYS, write) for step in (6, 8)}
+    (paths[8] / "trainer" / "weights").write_text("other")
+    (first.folder / "step-00000099").touch()
+    (first.folder / "step-00000077").mkdir()
+    resumed = Checkpoints(tmp_path, keep=2)
+    assert resumed.latest() == paths[6]
+    for step in (7, 9):
+        paths[step] = save(resumed, step, {"step": step}, ARRAYS, write)
+        assert resumed.latest() == paths[step]
+    assert paths[7].exists()
+    assert not paths[6].exists()
+    only = Checkpoints(tmp_path, keep=1)
+    paths[10] = save(only, 10, {"step": 10}, ARRAYS, write)
+    left = {path.name for path in only.folder.iterdir()}
+    assert left == {"step-00000010", "step-00000077", "step-00000099"}
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -182,6 +201,8 @@ def test_a_resume_cuts_what_the_checkpoint_had_not_seen(tmp_path: Path) -> None:
     log.write("train", {"step": 1, "loss": float("nan"), "n": np.float32(2.5)})
     size = log.sync()
     log.write("train", {"step": 2})
+    log.write("event", {"step": 2, "event": "generator replaced"})
+    log.write("event", {"step": 2, "event": "end"})
     log.close()
     with log.path.open("ab") as file:
         file.write(b'{"kind":"train","st')
@@ -189,11 +210,12 @@ def test_a_resume_cuts_what_the_checkpoint_had_not_seen(tmp_path: Path) -> None:
     log.write("train", {"step": 2, "again": True})
     log.close()
     rows = lines(log.path)
-    assert [row["step"] for row in rows] == [1, 2]
+    assert [row.get("event", row["step"]) for row in rows] == [1, "generator replaced", 2]
     assert rows[0]["loss"] is None
     assert rows[0]["n"] == 2.5
-    assert rows[1]["again"]
-    assert (tmp_path / "metrics.discarded.jsonl").read_bytes().count(b"\n") == 2
+    assert rows[2]["again"]
+    moved = (tmp_path / "metrics.discarded.jsonl").read_bytes().splitlines()
+    assert [line[:15] for line in moved] == [b'{"kind":"train"', b'{"kind":"event"', b'{"kind":"train"']
 
 
 def test_a_listener_sees_rows_after_they_are_on_disk(tmp_path: Path) -> None:

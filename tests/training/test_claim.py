@@ -102,7 +102,7 @@ def test_settings_of_ones_own_are_not_written_over(tmp_path: Path) -> None:
 
 
 def test_whether_a_run_is_being_written_can_be_asked(tmp_path: Path) -> None:
-    assert not held(tmp_path)
+    assert held(tmp_path) is None
     with claimed(tmp_path):
-        assert held(tmp_path)
-    assert not held(tmp_path)
+        assert held(tmp_path) is True
+    assert held(tmp_path) is False

@@ -65,7 +65,8 @@ def test_a_rank_that_is_killed_or_hangs_is_survived(
 
 
 def test_ranks_need_processes() -> None:
-    with pytest.raises(InputError, match=r"engines\.trainers = 2: with launch = inline there is one"):
-        settings("engines.trainers=2", "engines.launch=inline")
+    for name in ("trainers", "generators"):
+        with pytest.raises(InputError, match=rf"engines\.{name} = 2: with launch = inline there is one"):
+            settings(f"engines.{name}=2", "engines.launch=inline")
     with pytest.raises(InputError, match="trainers = 0"):
         settings("engines.trainers=0")

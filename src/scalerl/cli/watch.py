@@ -24,23 +24,35 @@ def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:
 
     from scalerl.training.lock import held
     from scalerl.training.progress import Progress, State
-    from scalerl.training.watch import Follower
+    from scalerl.training.watch import Follower, begun
 
+    while not (once or as_json or begun(directory)) and held(directory):  # it starts, and has no row yet
+        time.sleep(interval)
+    writing = held(directory)  # before its rows are read: one that ends meanwhile has written how
     follower, steps = Follower(directory), _steps(directory)
     if once or as_json:
         state = State(steps)
         for row in follower.rows():
             state.feed(row)
-        _show(state, directory, as_json)
+        _show(state, directory, writing, as_json)
         return 0
     with Progress(steps, Console()) as progress:
         while True:
+            writing = held(directory)
             for row in follower.rows():
                 progress.row(row)
             # Beside a resume that has not cut off the old end yet, that end is not the run's.
-            if progress.state.ended is not None and not held(directory):
+            if progress.state.ended is not None and not writing:
                 return 0
+            if writing is False:
+                break
             time.sleep(interval)
+    click.echo(_dead(directory))
+    return 0
+
+
+def _dead(directory: Path) -> str:
+    return f"no process writes this run any more, and it has not ended: `scalerl resume {directory}` goes on"
 
 
 def _steps(directory: Path) -> int:
@@ -50,18 +62,20 @@ def _steps(directory: Path) -> int:
     return read(directory).steps if (directory / CONFIG).is_file() else 0
 
 
-def _show(state: Any, directory: Path, as_json: bool) -> None:
+def _show(state: Any, directory: Path, writing: bool | None, as_json: bool) -> None:
     from rich.console import Console
 
     from scalerl.cli.output import print_json
 
     if not as_json:
         Console().print(state.view())
+        if writing is False and state.ended is None:
+            click.echo(_dead(directory))
         return
     evals = {task: rows[-1] for task, rows in state.evals.items()}
     print_json(
         {
             "schema": 1, "directory": str(directory), "steps": state.steps, "train": dict(state.train), "eval": evals,
-            "forecast": state.answers, "ended": state.ended,
+            "forecast": state.answers, "ended": state.ended, "writing": writing,
         }
     )  # fmt: skip

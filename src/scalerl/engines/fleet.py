@@ -9,6 +9,7 @@ Left out on purpose: where engines run and how they are started (`spawn` knows),
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +38,8 @@ class Member(Generator, Protocol):
         """Since it was last heard of, or since it was made."""
         ...
 
-    def close(self) -> None:
-        """End it, willing or not."""
+    def close(self, hangs: bool = False) -> None:
+        """End it; at once where it `hangs`, else it is given a while to end what it started."""
         ...
 
 
@@ -77,6 +78,7 @@ class _Place:
 
     Attributes:
         asked: (request, when) by its key, oldest first. given_up: rollouts that are not waited for any more.
+        silent: seconds for which it was listened to and nothing was heard.
     """
 
     number: int
@@ -84,6 +86,7 @@ class _Place:
     asked: dict[tuple[int, str], deque[tuple[_Request, float]]] = field(default_factory=dict)
     given_up: Counter[tuple[int, str]] = field(default_factory=Counter)
     load: int = 0
+    silent: float = 0.0
     deaths: int = 0
     up: bool = False
     leaving: bool = False
@@ -129,6 +132,7 @@ class Fleet:
         self._refused = ""
         self._ended: dict[str, float] = {}
         self._looked = time.monotonic()
+        self._ending: list[threading.Thread] = []
         self.asked_again = self.late = 0
 
     def submit(self, prompts: Sequence[tuple[int, Prompt]]) -> None:
@@ -147,9 +151,10 @@ class Fleet:
             found += self._accepted(place, self._try(place, place.engine.poll) or [])
             if not place.up and self._try(place, place.engine.state):
                 self._welcome(place)
-        if time.monotonic() - self._looked >= _LOOK_SECONDS:
-            self._looked = time.monotonic()
-            found += self._look()
+        since = time.monotonic() - self._looked
+        if since >= _LOOK_SECONDS:
+            self._looked += since
+            found += self._look(since)
         self._deal()
         return found
 
@@ -197,8 +202,16 @@ class Fleet:
     def close(self) -> None:
         """End all engines."""
         for place in self._places:
-            place.engine.close()
+            self._end(place.engine)
         self._places.clear()
+        for thread in self._ending:
+            thread.join()
+
+    def _end(self, engine: Member, hangs: bool = False) -> None:
+        """Beside everything else: it may take its time, and the others shall not wait for it."""
+        self._ending = [thread for thread in self._ending if thread.is_alive()]
+        self._ending.append(threading.Thread(target=engine.close, args=(hangs,), daemon=True))
+        self._ending[-1].start()
 
     def _try(self, place: _Place, call: Callable[[], Any]) -> Any:
         try:
@@ -250,14 +263,18 @@ class Fleet:
             requests = [(request.group_id, request.prompt) for request in taken]
             self._try(place, partial(place.engine.submit, requests))
 
-    def _look(self) -> list[Rollout]:
-        """Everything that depends on clocks."""
+    def _look(self, since: float) -> list[Rollout]:
+        """Everything that depends on clocks; `since` the last look."""
         self._follow_wish()
         late: list[Rollout] = []
         for place in list(self._places):
             patience = self.settings.silent_seconds if place.up else self.settings.start_seconds
-            if place.engine.silent_seconds > patience:
-                self._lose(place, EngineDied(f"{self._name} {place.number} has said nothing for {patience:g} s"))
+            # After a long while without a look nobody had listened: that is no silence of the engine's.
+            listened, silent = min(since, 2 * _LOOK_SECONDS), place.engine.silent_seconds
+            place.silent = silent if silent < since else place.silent + listened
+            if place.silent > patience:
+                error = EngineDied(f"{self._name} {place.number} has said nothing for {patience:g} s")
+                self._lose(place, error, hangs=True)
             elif place.leaving and not place.load:
                 self._remove(place)
                 self._say("left", place)
@@ -289,17 +306,17 @@ class Fleet:
         self.late += len(late)
         return late
 
-    def _lose(self, place: _Place, error: EngineDied) -> None:
+    def _lose(self, place: _Place, error: EngineDied, hangs: bool = False) -> None:
         """An engine is gone: its rollouts go back to the head of the queue, and another takes its place."""
         if place not in self._places:
             return
         lost = place.take_back()
         self._queue.extendleft(reversed(lost))
         self.asked_again += len(lost)
-        self._remove(place)
+        self._remove(place, hangs)
         place.deaths += 1
         if not place.leaving and place.deaths <= self.settings.attempts:
-            place.engine, place.up = self._spawn(place.number), False
+            place.engine, place.up, place.silent = self._spawn(place.number), False, 0.0
             self._places.append(place)
             self._say("replaced", place, error, rollouts_asked_again=len(lost))
             return
@@ -307,7 +324,7 @@ class Fleet:
         if not self._places:
             raise error
 
-    def _remove(self, place: _Place) -> None:
+    def _remove(self, place: _Place, hangs: bool = False) -> None:
         try:
             ended = place.engine.state()
         except EngineDied:
@@ -315,7 +332,7 @@ class Fleet:
         for name in ("tokens_generated", "tokens_prefilled", "decode_steps", "seconds_busy", "seconds_idle"):
             self._ended[name] = self._ended.get(name, 0) + ended.get(name, 0)
         self._places.remove(place)
-        place.engine.close()
+        self._end(place.engine, hangs)
 
     def _say(self, event: str, place: _Place, error: EngineDied | None = None, **more: Any) -> None:
         reason = {} if error is None else {"reason": str(error)}

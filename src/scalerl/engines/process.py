@@ -179,8 +179,8 @@ class GeneratorProcess:
         """Since its last message, or since it was started."""
         return self.engine.silent_seconds
 
-    def close(self) -> None:
-        self.engine.stop(grace=15.0)  # its generator may have processes of its own to end
+    def close(self, hangs: bool = False) -> None:
+        self.engine.stop(grace=0.0 if hangs else 15.0)  # its generator may have processes of its own to end
 
 
 class TrainerProcess:

@@ -153,11 +153,12 @@ class RayGenerator:
         """Since the last message of the actor's loop, or since the actor was asked for."""
         return time.monotonic() - self._heard
 
-    def close(self) -> None:
+    def close(self, hangs: bool = False) -> None:
         """End the actor, after its generator where that answers: it may have processes of its own to end."""
         with contextlib.suppress(ray.exceptions.RayError):
-            self._tell("stop")
-            ray.wait([self._actor.leave.remote()], timeout=_LEAVE_SECONDS)
+            if not hangs:
+                self._tell("stop")
+                ray.wait([self._actor.leave.remote()], timeout=_LEAVE_SECONDS)
         ray.kill(self._actor)
 
     def _take(self) -> Any:
@@ -168,9 +169,12 @@ class RayGenerator:
 
 
 def reason(error: Exception) -> str:
-    """One line: the cause, without Ray's account of where it passed through."""
+    """One line: the cause, or which process died and how, without Ray's account of where that passed through."""
     cause = getattr(error, "cause", None)
     if isinstance(error, ray.exceptions.RayTaskError) and cause is not None:
         return " ".join(str(cause).split())
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    where = dict(line.split(": ", 1) for line in lines if line.startswith(("pid: ", "ip: ")))
+    if len(where) == 2:  # the last line tells how it died, and guesses at length why
+        return f"process {where['pid']} on {where['ip']}: {lines[-1].partition(' Some common causes')[0]}"
     return lines[0] if lines else type(error).__name__

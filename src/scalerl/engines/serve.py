@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import sys
@@ -184,6 +186,8 @@ def run_child(connection: Connection, log: Path | None, threads: int, work: Call
     # The controller decides what Ctrl-C and Slurm's SIGTERM mean; a closed pipe ends this process in any case.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # for `ps` and `top`, where there is such a file
+        Path("/proc/self/comm").write_text(multiprocessing.current_process().name)
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

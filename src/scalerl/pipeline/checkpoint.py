@@ -66,6 +66,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError("keep at least one checkpoint")
         self.folder, self.keep, self.also = directory / FOLDER, keep, dict(also or {})
+        self._whole: dict[Path, bool] = {}  # of those that this one has written, or looked at
 
     def begin(
         self, step: int, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], write: Callable[[Path], None]
@@ -103,7 +104,8 @@ class Checkpoints:
                 shutil.rmtree(final)
             scratch.rename(final)
             _sync_folder(self.folder)
-        self._prune()
+        self._whole[final] = True
+        self._prune(draft.step)
         return final
 
     def latest(self) -> Path | None:
@@ -138,11 +140,19 @@ class Checkpoints:
 
     def _all(self) -> list[tuple[int, Path]]:
         paths = self.folder.iterdir() if self.folder.is_dir() else iter(())
-        return sorted((step_of(path), path) for path in paths if _NAME.fullmatch(path.name))
+        return sorted((step_of(path), path) for path in paths if _NAME.fullmatch(path.name) and path.is_dir())
 
-    def _prune(self) -> None:
-        for _, path in self._all()[: -self.keep]:
+    def _prune(self, newest: int) -> None:
+        """Keep the last ones up to this step that are whole. What is damaged counts for nothing, and what bears a later
+        step was passed over when the run went on from here."""
+        paths = [path for step, path in self._all() if step <= newest]
+        for path in paths:
+            if path not in self._whole:  # the run's before it was resumed
+                self._whole[path] = _damage(path) is None
+        oldest = [path for path in paths if self._whole[path]][-self.keep :][0]
+        for path in paths[: paths.index(oldest)]:
             shutil.rmtree(path, ignore_errors=True)
+            del self._whole[path]
 
     def _clear(self) -> None:
         """Remove what a killed process had begun; its trainer may outlive it for a moment and still write there."""

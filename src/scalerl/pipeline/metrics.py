@@ -16,6 +16,7 @@ from scalerl.errors import InputError
 Row = dict[str, Any]
 NAME = "metrics.jsonl"
 DISCARDED = "metrics.discarded.jsonl"
+_BROUGHT_AGAIN = ("end", "evaluation skipped", "settings changed")
 _TEXTS = ("kind", "task", "group_ids")
 _OBJECTS = ("compute", "compute/device_hours", "compute/evaluation", "staleness_histogram", "pass_rate_by_task")
 
@@ -26,7 +27,8 @@ class MetricsLog:
     Args:
         directory: of the run.
         size: bytes that the checkpoint to be resumed had seen; 0 for a new run. What lies behind is the work that the
-            resumed run does again, often with half a line at its end: it moves to metrics.discarded.jsonl.
+            resumed run does again, often with half a line at its end: it moves to metrics.discarded.jsonl. What befell
+            engines does not happen again, and its rows stay.
         listener: is shown each row after it was written; for a terminal, or a forecast in the background.
 
     Raises:
@@ -37,7 +39,7 @@ class MetricsLog:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / NAME
         self.listener = listener
-        self.discarded = _cut(self.path, directory / DISCARDED, size)
+        _cut(self.path, directory / DISCARDED, size)
         self._file = self.path.open("ab")
 
     def write(self, kind: str, row: Mapping[str, Any]) -> None:
@@ -80,7 +82,7 @@ def rows_of(data: bytes, path: Path) -> list[Row]:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise _no_row(path, number, str(error)) from error
+            raise _no_row(path, number, "no UTF-8" if "UTF-8" in str(error) else str(error)) from error
         wrong = _wrong(row)
         if wrong is not None:
             raise _no_row(path, number, wrong)
@@ -131,22 +133,37 @@ def _no_row(path: Path, number: int, why: str) -> InputError:
     return InputError(f"{path}:{number}: no row of a run ({why}); mend or remove the line, or put the file back")
 
 
-def _cut(path: Path, discarded: Path, size: int) -> int:
-    """Move what lies behind `size` to another file; returns the number of bytes moved."""
+def reaches(path: Path, size: int) -> int:
+    """How many bytes it has; `InputError` where they are fewer than a checkpoint had seen."""
     found = path.stat().st_size if path.exists() else 0
     if found < size:
         raise InputError(
             f"{path}: has {found:,} bytes, but {size:,} when the checkpoint was written; put the file back, or "
             "remove the checkpoints that are newer than it"
         )
-    if found == size:
-        return 0
+    return found
+
+
+def _cut(path: Path, discarded: Path, size: int) -> None:
+    """Move what lies behind `size` to another file, all but the events that stay."""
+    if reaches(path, size) == size:
+        return
     with path.open("r+b") as file:
         file.seek(size)
-        rest = file.read()
+        lines = file.read().splitlines(keepends=True)
         with discarded.open("ab") as other:
-            other.write(rest if rest.endswith(b"\n") else rest + b"\n")
+            other.writelines(line.rstrip(b"\n") + b"\n" for line in lines if not _stays(line))
             other.flush()
             os.fsync(other.fileno())
-        file.truncate(size)
-    return len(rest)
+        file.seek(size)
+        file.writelines(line for line in lines if _stays(line))
+        file.truncate()
+
+
+def _stays(line: bytes) -> bool:
+    """Whether it is an event that the resumed run will not bring again."""
+    try:
+        row = orjson.loads(line) if line.endswith(b"\n") else None
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(row, dict) and row.get("kind") == "event" and row.get("event") not in _BROUGHT_AGAIN

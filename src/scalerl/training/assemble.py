@@ -18,7 +18,7 @@ from scalerl.pipeline.checkpoint import Checkpoints
 from scalerl.pipeline.controller import Controller
 from scalerl.pipeline.evaluation import Evaluation
 from scalerl.pipeline.ledger import Ledger
-from scalerl.pipeline.metrics import MetricsLog, Row, rows_of
+from scalerl.pipeline.metrics import NAME, MetricsLog, Row, reaches, rows_of
 from scalerl.pipeline.sampler import Sampler
 from scalerl.pipeline.settings import ControllerSettings
 from scalerl.pipeline.verification import Decode, Verification
@@ -64,6 +64,11 @@ def assembled(
         InputError: the task, the model and the recipe do not fit together. CheckpointError: nor does the checkpoint.
     """
     with contextlib.ExitStack() as closing:
+        saved = Checkpoints(directory, settings.checkpoints.keep, {CONFIG: settings.to_yaml()})
+        state = arrays = folder = None
+        if checkpoint is not None:  # what is refused is refused before engines start
+            state, arrays, folder = saved.load(checkpoint)
+            reaches(directory / NAME, int(state["metrics_size"]))
         task = build_task(_task_settings(settings), origin.tokenizer, settings.folder)
         closing.callback(getattr(task, "close", lambda: None))
         model = loaded(origin.folder)
@@ -73,10 +78,7 @@ def assembled(
         parameters = count_parameters(model, active=True)
         engines = LAUNCHERS[settings.engines.launch](Launch(settings, directory, origin, generation, model, closing))
         del model
-        saved = Checkpoints(directory, settings.checkpoints.keep, {CONFIG: settings.to_yaml()})
-        state = arrays = None
-        if checkpoint is not None:
-            state, arrays, folder = saved.load(checkpoint)
+        if folder is not None:
             engines.trainer.load(folder)
         ledger = Ledger(parameters, trainers=settings.engines.trainers, shared=settings.inline)
         metrics = MetricsLog(directory, 0 if state is None else int(state["metrics_size"]), listener)

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def claimed(directory: Path) -> Iterator[None]:
         raise InputError(f"{directory}: cannot be written ({error.strerror})") from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except BlockingIOError:
             holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
             raise InputError(
@@ -48,6 +49,19 @@ def claimed(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Raises `BlockingIOError` where another process has it; who only asks, as `watch` does, has it for a moment."""
+    for last in (False, False, False, False, True):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if last:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 @contextlib.contextmanager

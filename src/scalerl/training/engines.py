@@ -118,7 +118,7 @@ class Launch:
                 return None
             if not text:  # being written
                 return None
-            if not text.isdecimal() or not 1 <= int(text) <= MOST_GENERATORS:
+            if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_GENERATORS:
                 raise InputError(f"{file}: {text!r} is no number from 1 to {MOST_GENERATORS}")
             return int(text)
 
@@ -175,12 +175,3 @@ def make_trainer(folder: Path, settings: TrainerSettings) -> TorchTrainer:
         made = FSDPTrainer
         load = loaded if distributed.get_rank() == 0 else empty_model  # rank 0 hands its weights out
     return made(load(folder), settings, load(folder) if settings.kl_coefficient else None)
-
-
-def one_generator_only(settings: Settings, launch: str) -> None:
-    """Refuse what a launcher of one engine a role cannot do."""
-    if settings.engines.generators > 1:
-        raise InputError(
-            f"engines.generators = {settings.engines.generators}: with launch = {launch} there is one; "
-            "set engines.launch to process or ray"
-        )

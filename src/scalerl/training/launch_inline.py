@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalerl.training.engines import Engines, Launch, make_trainer, one_generator_only
+from scalerl.training.engines import Engines, Launch, make_trainer
 from scalerl.training.inline import InlineGenerator
 
 
@@ -13,7 +13,6 @@ def launch_inline(ask: Launch) -> Engines:
     import torch
 
     settings, folder = ask.settings, ask.origin.folder
-    one_generator_only(settings, "inline")
     before = torch.get_num_threads()
     torch.set_num_threads(settings.engines.trainer_threads or 1)
     ask.closing.callback(torch.set_num_threads, before)

@@ -9,18 +9,18 @@ from pathlib import Path
 LOCK = "run.lock"
 
 
-def held(directory: Path) -> bool:
-    """Whether a process writes this run now."""
+def held(directory: Path) -> bool | None:
+    """Whether a process writes this run now; None where nobody can say."""
     try:
         handle = os.open(directory / LOCK, os.O_RDONLY)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no locks here, so nobody can say
-        return False
+    except OSError:  # some network file systems have no locks
+        return None
     finally:
         os.close(handle)
     return False

@@ -177,11 +177,12 @@ def _on_this_machine(settings: Settings, sources: Sources) -> Settings:
         )
     half = max(1, (os.cpu_count() or 2) // 2)
     launch = engines.launch if engines.launch != "auto" else "inline" if lockstep else "process"
-    if launch == "inline" and engines.trainers > 1:
-        raise InputError(
-            f"{sources.place('engines.trainers')}: engines.trainers = {engines.trainers}: with launch = inline there "
-            "is one; set engines.launch to process or ray"
-        )
+    for name, number in (("trainers", engines.trainers), ("generators", engines.generators)):
+        if launch == "inline" and number > 1:
+            raise InputError(
+                f"{sources.place(f'engines.{name}')}: engines.{name} = {number}: with launch = inline there is one; "
+                "set engines.launch to process or ray"
+            )
     names = task_names(settings.task)
     try:
         check(settings.task)
