@@ -38,7 +38,8 @@ def free_port() -> int:
 def ports() -> Iterator[tuple[int, int]]:
     gcs, client = free_port(), free_port()
     ray = Path(sys.executable).with_name("ray")
-    token = {**os.environ, "RAY_AUTH_MODE": "token"}
+    # A busy machine may take longer than half a minute to start a client's server.
+    token = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "100"}
     subprocess.run([str(ray), "get-auth-token", "--generate"], check=True, capture_output=True, env=token)
     start = [str(ray), "start", "--head", f"--port={gcs}", f"--ray-client-server-port={client}", "--num-cpus=4"]
     subprocess.run([*start, "--include-dashboard=false"], check=True, capture_output=True, env=token)

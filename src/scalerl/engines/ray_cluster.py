@@ -20,8 +20,22 @@ from scalerl.errors import InputError
 _log = logging.getLogger(__name__)
 _SOON = 5.0
 """Seconds after which whoever waits for room is told so."""
+_TRIES = 3
+"""To become a client of a cluster."""
 Resources = Mapping[str, float]
 """Of one actor: CPU, GPU, and custom resources of the cluster."""
+
+
+def _init(**arguments: Any) -> None:
+    """`ray.init`, again where a cluster that answers has not started a client's server within its half minute."""
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            ray.init(**arguments)
+        except ConnectionAbortedError as error:
+            if not left or "Initialization failure from server" not in str(error):
+                raise
+        else:
+            return
 
 
 @contextmanager
@@ -48,7 +62,7 @@ def connected(
     own = {} if where else {"include_dashboard": False, "num_cpus": max(os.cpu_count() or 1, math.ceil(cpus))}
     try:
         with _own_signal_handlers():
-            ray.init(
+            _init(
                 address=where or "local",  # else Ray would look for one that was left running here
                 runtime_env=None if runtime_env is None else dict(runtime_env),
                 log_to_driver=False,
