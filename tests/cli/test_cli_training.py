@@ -223,10 +223,12 @@ def test_watch_refuses_an_interval_that_it_cannot_wait(run: Run, tmp_path: Path,
     assert "out of range: it must be at least 0.05 and below 1e+06" in done.stderr
 
 
-def test_watch_without_a_run_is_refused(run: Run, tmp_path: Path) -> None:
-    done = run("watch", tmp_path)
-    assert done.exit_code == 2
-    assert "no metrics.jsonl" in done.stderr
+def test_watch_without_a_run_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalerl.cli.watch._PATIENCE", 0.1)
+    for options in ((), ("--once",)):
+        done = run("watch", tmp_path / "none", *options)
+        assert done.exit_code == 2
+        assert "no metrics.jsonl" in done.stderr
 
 
 def test_resume_without_a_run_is_refused(run: Run, tmp_path: Path) -> None:

@@ -335,6 +335,16 @@ def test_a_finished_run_that_is_prolonged_keeps_its_last_evaluation(tmp_path: Pa
     assert [row["step"] for row in rows(run, "eval")] == [0, 2, 4, 6]
 
 
+def test_an_end_behind_what_is_saved_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(settings("recipe.schedule=lockstep", "steps=4", "evaluation.every=0"), run)
+    with pytest.raises(InputError, match="run: --steps 3: it has taken 4 steps already; name a later end"):
+        resume(run, steps=3)
+    assert read(run).steps == 4
+    (run / "checkpoints" / "step-00000004" / "manifest.json").unlink()
+    assert resume(run, steps=3).outcome.step == 3
+
+
 def test_settings_changed_between_are_told_beside_the_curve(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("recipe.schedule=lockstep", "evaluation.every=0", "checkpoints.every=1")

@@ -10,6 +10,9 @@ import click
 
 from scalerl.cli.options import Number
 
+_PATIENCE = 30.0
+"""Seconds for a run to appear: `scalerl train` has much to load before it makes its directory."""
+
 
 @click.command("watch")
 @click.argument("directory", type=click.Path(path_type=Path))
@@ -24,10 +27,10 @@ def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:
 
     from scalerl.training.lock import held
     from scalerl.training.progress import Progress, State
-    from scalerl.training.watch import Follower, begun
+    from scalerl.training.watch import Follower
 
-    while not (once or as_json or begun(directory)) and held(directory):  # it starts, and has no row yet
-        time.sleep(interval)
+    if not (once or as_json):
+        _wait(directory, interval)
     writing = held(directory)  # before its rows are read: one that ends meanwhile has written how
     follower, steps = Follower(directory), _steps(directory)
     if once or as_json:
@@ -49,6 +52,16 @@ def command(directory: Path, once: bool, interval: float, as_json: bool) -> int:
             time.sleep(interval)
     click.echo(_dead(directory))
     return 0
+
+
+def _wait(directory: Path, interval: float) -> None:
+    """Until a run that starts has a row; one of which there is no trace soon was never started."""
+    from scalerl.training.lock import held
+    from scalerl.training.watch import begun
+
+    last = time.monotonic() + _PATIENCE
+    while not begun(directory) and (held(directory) or time.monotonic() < last):
+        time.sleep(interval)
 
 
 def _dead(directory: Path) -> str:

@@ -134,6 +134,11 @@ class Checkpoints:
         return orjson.loads((path / _STATE).read_bytes()), load_file(path / _ARRAYS), path / "trainer"
 
     @property
+    def highest(self) -> int:
+        """Step of the last one, whole or not; 0 where there is none."""
+        return max((step for step, _ in self._all()), default=0)
+
+    @property
     def unfinished(self) -> bool:
         """Whether whoever wrote last was ended in the middle of one; the next one removes it."""
         return any(self.folder.glob(".writing-*"))

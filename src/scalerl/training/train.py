@@ -90,7 +90,7 @@ def run(
 
 
 class _TrainerDied(Exception):
-    """At which step; 0 where it was before its first."""
+    """At which step; that of the newest checkpoint where it was still starting."""
 
     def __init__(self, error: EngineDied, step: int) -> None:
         super().__init__(str(error))
@@ -110,6 +110,7 @@ def _attempt(
     checkpoint = checkpoints.latest()
     if checkpoint is None and news is None and not checkpoints.unfinished:
         _nothing_to_lose(directory, settings.checkpoints.every)
+    saved = 0 if checkpoint is None else step_of(checkpoint)
     renewal = Renewal(settings.forecast, directory, listener)
 
     def heard(row: Row) -> None:
@@ -121,9 +122,9 @@ def _attempt(
             with stop.early():
                 found = closing.enter_context(assembled(settings, directory, begin, checkpoint, heard))
         except EngineDied as error:
-            raise _TrainerDied(error, 0) from error
+            raise _TrainerDied(error, saved) from error
         except _StoppedEarly as stopped:
-            stopped.step = 0 if checkpoint is None else step_of(checkpoint)
+            stopped.step = saved
             raise
         if news is None:
             trial(found.task)
