@@ -180,6 +180,32 @@ def test_a_silent_engine_is_ended_and_its_work_done_elsewhere(clock: Clock) -> N
     assert made[0].closed  # at once, without a while to end by itself
 
 
+def test_deaths_of_an_idle_engine_are_no_fault_of_its_own() -> None:
+    made: list[Engine] = []
+
+    def spawn(place: int) -> Engine:
+        made.append(Engine())
+        return made[-1]
+
+    fleet = Fleet(spawn, 1, FleetSettings(in_flight=8, attempts=2))
+    for _ in range(10):
+        fleet.poll()  # it is up
+        made[-1].dies_after = 0
+        fleet.poll()
+    assert len(made) == 11
+    made[-1].hangs = True
+    fleet.submit(requests(1))
+    for _ in range(2):  # at work
+        fleet.poll()
+        made[-1].dies_after = 0
+        fleet.poll()
+        made[-1].hangs = True
+    fleet.poll()
+    made[-1].dies_after = 0
+    with pytest.raises(EngineDied):
+        fleet.poll()
+
+
 def test_who_did_not_listen_has_heard_no_silence(clock: Clock) -> None:
     """The loop itself may stand still: in a verifier, on a slow disk, or stopped with all of its machine."""
     engine = Engine()

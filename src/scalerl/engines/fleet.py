@@ -52,14 +52,15 @@ class FleetSettings:
         silent_seconds: an engine not heard of for so long is taken for dead. start_seconds: the same before its first
             word.
         rollout_seconds: a rollout that has been with an engine for longer is given up; None: never.
-        attempts: deaths of an engine without a rollout between them, after which it is not replaced any more.
+        attempts: deaths of an engine, starting or at work, without a rollout between them, after which it is not
+            replaced any more. One that dies idle has shown no fault of its own.
     """
 
     in_flight: int
     silent_seconds: float = 120.0
     start_seconds: float = 900.0
     rollout_seconds: float | None = None
-    attempts: int = 3
+    attempts: int = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -314,7 +315,7 @@ class Fleet:
         self._queue.extendleft(reversed(lost))
         self.asked_again += len(lost)
         self._remove(place, hangs)
-        place.deaths += 1
+        place.deaths += bool(lost) or not place.up
         if not place.leaving and place.deaths <= self.settings.attempts:
             place.engine, place.up, place.silent = self._spawn(place.number), False, 0.0
             self._places.append(place)
