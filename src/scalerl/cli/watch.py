@@ -59,6 +59,8 @@ def _wait(directory: Path, interval: float) -> None:
     from scalerl.training.lock import held
     from scalerl.training.watch import begun
 
+    if not begun(directory):
+        click.echo(f"waiting for the first row of a run in {directory}", err=True)
     last = time.monotonic() + _PATIENCE
     while not begun(directory) and (held(directory) or time.monotonic() < last):
         time.sleep(interval)

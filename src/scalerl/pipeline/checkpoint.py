@@ -126,6 +126,7 @@ class Checkpoints:
         damage = _damage(path)
         if damage is not None:
             raise CheckpointError(f"{damage}; resume from another checkpoint of the run")
+        self._whole[path] = True
         written = orjson.loads((path / _MANIFEST).read_bytes())["format"]
         if written != FORMAT:
             raise CheckpointError(

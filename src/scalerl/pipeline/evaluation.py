@@ -166,7 +166,6 @@ class Evaluation:
         assert run is not None
         run.missing = len(self._prompts) * self.samples
         run.scores = {name: _Score() for name, _ in self._prompts}
-        run.prompt_tokens = run.tokens = 0
         self.generator.reseed(self._seed, 1, run.step)
         self.generator.update_weights(run.version, run.source)
         # Ids tell the evaluations apart, so that a late rollout of another one is not counted.

@@ -150,13 +150,16 @@ def _cut(path: Path, discarded: Path, size: int) -> None:
         return
     with path.open("r+b") as file:
         file.seek(size)
-        lines = file.read().splitlines(keepends=True)
+        kept: list[bytes] = []
+        moved: list[bytes] = []
+        for line in file.read().splitlines(keepends=True):
+            (kept if _stays(line) else moved).append(line)
         with discarded.open("ab") as other:
-            other.writelines(line.rstrip(b"\n") + b"\n" for line in lines if not _stays(line))
+            other.writelines(line.rstrip(b"\n") + b"\n" for line in moved)
             other.flush()
             os.fsync(other.fileno())
         file.seek(size)
-        file.writelines(line for line in lines if _stays(line))
+        file.writelines(kept)
         file.truncate()
 
 
